@@ -1,0 +1,88 @@
+# People and CI run the same commands. Nothing has to be installed but Python 3.11 or later: every
+# target that needs tools first makes its own .venv, again when pyproject.toml has changed.
+#
+#   make            what there is
+#   make test       all that CI runs
+#   make model RUNS=200 STEPS=50     any count can be given
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+PY     := $(BIN)/python
+
+# The figures of a full run; `make test` has short slices of the same checks.
+RUNS    ?= 2000
+STEPS   ?= 100
+SEEDS   ?= 1000
+HOURS   ?= 1
+IMAGES  ?= 20000
+FLIPS   ?= 2000
+CYCLES  ?= 100
+CASES   ?= 100000
+WORKERS ?= 2
+ARGS    ?=
+
+export PYTHONPATH := $(CURDIR)
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format requirements model simulate powercut kill bench-core sql clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: $(READY) ## A short tour of the heart: send, lock, dead-letter, schedule, kill -9, recover
+	@$(PY) -m tandem.tour
+
+test: check ## All that CI runs: the checks, then every test but the long ones
+	$(BIN)/pytest -n $(WORKERS) -q -m "not long" $(ARGS)
+
+check: $(READY) ## Style, types and the layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict
+	$(BIN)/lint-imports --no-logo
+
+format: $(READY) ## Put the source in the form that `check` wants
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+requirements: $(READY) ## Which requirements are proven, and by which tests
+	@$(PY) tools/requirements.py $(ARGS)
+
+model: $(READY) ## The core against a small model: RUNS × STEPS
+	$(PY) -m tests.property.test_model --runs $(RUNS) --steps $(STEPS) $(ARGS)
+
+simulate: $(READY) ## The engine under a fake clock and a faulty disk: SEEDS × HOURS
+	$(PY) -m tests.simulation.run --seeds $(SEEDS) --hours $(HOURS) $(ARGS)
+
+powercut: $(READY) ## Power cuts at every write (IMAGES) and flipped bits (FLIPS)
+	$(PY) -m tests.crash.powercut --images $(IMAGES) --flips $(FLIPS) $(ARGS)
+
+kill: $(READY) ## SIGKILL of a loaded process: CYCLES times
+	$(PY) -m tests.crash.kill --cycles $(CYCLES) $(ARGS)
+
+bench-core: $(READY) ## What the heart costs: CPU, memory, time to recover
+	$(PY) -m bench.core $(ARGS)
+
+sql: $(READY) ## SQL filters against a reference evaluator (CASES), and their worst cases
+	$(PY) -m tests.property.test_sql_agrees --cases $(CASES) $(ARGS)
+	$(PY) -m tests.property.sql_linear
+
+clean: ## Remove .venv and every cache
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis \
+		.coverage .coverage.* build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# uv only makes the installation faster; without it, plain pip does the same.
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "Tandem needs Python 3.11 or later, and '$(PYTHON)' is `$(PYTHON) --version 2>&1 || true`." >&2; \
+		echo "Name another one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+		echo "'$(PYTHON)' cannot make a venv (on Debian: apt install python3-venv)." >&2; exit 1; }
+	@echo "preparing $(VENV) …"
+	@$(PYTHON) -m venv $(VENV)
+	@{ $(PY) -m pip install --quiet --disable-pip-version-check uv \
+		&& $(BIN)/uv pip install --quiet --python $(PY) -e '.[dev]'; } \
+		|| $(PY) -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@

@@ -1,0 +1,87 @@
+"""The only reader of time and randomness. Everything else is given a `Clock`, or `now` itself.
+
+The rule: time never runs backwards, and a step of the wall clock (a day forward, by a bad time
+server) neither ends a lock early nor lets one live on. So elapsed time is taken from a steady
+clock, and the difference to the wall clock is worn off slowly.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from typing import Final, Protocol
+
+NS_PER_MS: Final = 1_000_000
+SLEW: Final = 10
+"""The wall clock is approached by at most one part in this many of the elapsed time."""
+
+STEADY: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""On Linux the steady clock that also counts while the machine sleeps: a lock must not outlive
+that."""
+
+
+class Clock(Protocol):
+    def now_ms(self) -> int:
+        """inteconds since 1970 UTC; never less than an earlier answer."""
+        ...
+
+    def not_before(self, now_ms: int) -> None:
+        """It is at least `now_ms`: so says the log of a former life, whose wall clock was ahead."""
+        ...
+
+    def random_bits(self, count: int) -> int: ...
+
+    def stopwatch_ns(self) -> int:
+        """For the length of something, in any thread: two readings are subtracted."""
+        ...
+
+
+class SystemClock:
+    """Production's clock. One thread reads it."""
+
+    def __init__(self) -> None:
+        self._steady_ns = time.clock_gettime_ns(STEADY)
+        self._offset_ns = time.time_ns() - self._steady_ns
+
+    def now_ms(self) -> int:
+        steady_ns = time.clock_gettime_ns(STEADY)
+        bound = (steady_ns - self._steady_ns) // SLEW
+        gap = time.time_ns() - steady_ns - self._offset_ns
+        if gap:
+            self._offset_ns += max(-bound, min(bound, gap))
+        self._steady_ns = steady_ns
+        return (steady_ns + self._offset_ns) // NS_PER_MS
+
+    def not_before(self, now_ms: int) -> None:
+        self._offset_ns = max(self._offset_ns, now_ms * NS_PER_MS - self._steady_ns)
+
+    def random_bits(self, count: int) -> int:
+        return secrets.randbits(count)
+
+    def stopwatch_ns(self) -> int:
+        return time.perf_counter_ns()
+
+
+class ManualClock:
+    """A clock that a test or the simulator moves; its randomness comes from a seed."""
+
+    def __init__(self, now_ms: int = 1_700_000_000_000, seed: int = 0) -> None:
+        self._now_ms = now_ms
+        self._random = random.Random(seed)
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def not_before(self, now_ms: int) -> None:
+        self._now_ms = max(self._now_ms, now_ms)
+
+    def advance(self, ms: int) -> None:
+        assert ms >= 0, "time does not run backwards"
+        self._now_ms += ms
+
+    def random_bits(self, count: int) -> int:
+        return self._random.getrandbits(count)
+
+    def stopwatch_ns(self) -> int:
+        return self._now_ms * NS_PER_MS

@@ -1,0 +1,320 @@
+"""What can be asked of a namespace. A command is a value; `Namespace.apply` decides about it.
+
+A command is either done as a whole, and answered by `Outcome.reply`, or refused by an exception of
+the `Refused` tree, and then nothing has changed. The type of the reply stands with each command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, TypeAlias
+
+from tandem.changes import Mode
+from tandem.core.rules import Rule
+from tandem.model import NO_EDITS, Edits, Message, Millis
+from tandem.settings import QueueSettings, SubscriptionSettings, TopicSettings
+
+
+class NextSession(Enum):
+    """Stands for "whichever session is free" where a session id could stand."""
+
+    NEXT = "next available session"
+
+
+NEXT_SESSION: Final = NextSession.NEXT
+
+
+class Disposition(Enum):
+    """What a receiver decides about a message that it has locked."""
+
+    COMPLETE = "completed"
+    ABANDON = "abandoned"
+    DEFER = "defered"  # so spelled on the wire (WIRE.md §7)
+    DEAD_LETTER = "suspended"
+    RELEASE = "released"
+
+
+# --- entities
+# --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CreateQueue:
+    path: str
+    settings: QueueSettings = QueueSettings()
+    origin: int = 0
+    """The number before the first sequence number: only tests of the roll-over set it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopic:
+    path: str
+    settings: TopicSettings = TopicSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSubscription:
+    topic: str
+    name: str
+    settings: SubscriptionSettings = SubscriptionSettings()
+    rule: Rule | None = None
+    """The first rule; None: `$Default`, which is true for every message."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateEntity:
+    path: str
+    settings: QueueSettings | TopicSettings | SubscriptionSettings
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteEntity:
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class AddRule:
+    path: str
+    rule: Rule
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveRule:
+    path: str
+    name: str
+
+
+# --- sending
+# ---------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Send:
+    """Store messages, all or none. A message with a time to come is scheduled.
+    Reply: their sequence numbers, in order (0 for one that was dropped as a duplicate or a
+    ping)."""
+
+    path: str
+    messages: Sequence[Message]
+    link: int = 0
+    transaction: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CancelScheduled:
+    path: str
+    sequence_numbers: Sequence[int]
+
+
+# --- receiving
+# -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Attach:
+    """Open a receiving link. Reply: `Attached`, or None when it waits for a session; then the
+    effect `SessionGranted` or `LinkClosed` follows."""
+
+    link: int
+    path: str
+    mode: Mode = Mode.PEEK_LOCK
+    session: str | NextSession | None = None
+    timeout_ms: Millis = 65_000
+
+
+@dataclass(slots=True)
+class Flow:
+    """The link can take `credit` more messages (absolute, replaces what it had). With `drain`, what
+    cannot be used at once is given up; the reply is the credit given up."""
+
+    link: int
+    credit: int
+    nonce: int
+    """64 random bits: the lock tokens of what is delivered on this credit are made from it."""
+    drain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Detach:
+    """Close a link. Its locks stay (a session's end, without penalty)."""
+
+    link: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiveDeferred:
+    """Receive deferred messages by number, all or none. Reply: tuple of `Delivery`."""
+
+    path: str
+    sequence_numbers: Sequence[int]
+    nonce: int
+    mode: Mode = Mode.PEEK_LOCK
+    session: str | None = None
+    link: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Browse:
+    """Look without locking. Reply: tuple of `Delivery` (without tokens), by sequence number."""
+
+    path: str
+    from_sequence_number: int = 0
+    count: int = 1
+    session: str | None = None
+
+
+# --- settling
+# --------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Settle:
+    """Decide about locked messages, all or none (one lost lock refuses the whole command)."""
+
+    path: str
+    tokens: Sequence[bytes]
+    disposition: Disposition
+    edits: Edits = NO_EDITS
+    reason: str | None = None
+    description: str | None = None
+    transaction: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """Reply: the new end of the locks, one `Millis` each."""
+
+    path: str
+    tokens: Sequence[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteMessages:
+    """Delete up to `count` of the oldest waiting messages enqueued before a time. Reply: how
+    many."""
+
+    path: str
+    count: int
+    before_ms: Millis
+    session: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePriority:
+    """Give a waiting message another level."""
+
+    path: str
+    sequence_number: int
+    level: int
+
+
+# --- sessions
+# --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RenewSession:
+    """Reply: the new end of the session's lock."""
+
+    path: str
+    session: str
+    link: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetSessionState:
+    path: str
+    session: str
+    state: bytes | None
+    link: int
+
+
+@dataclass(frozen=True, slots=True)
+class GetSessionState:
+    """Reply: the state, or None."""
+
+    path: str
+    session: str
+    link: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListSessions:
+    """Reply: tuple of session ids by name. `updated_after_ms` None: those with active messages or a
+    state; otherwise those whose state was set after it."""
+
+    path: str
+    updated_after_ms: Millis | None = None
+    skip: int = 0
+    top: int = 100
+
+
+# --- transactions
+# ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Declare:
+    """Reply: the number of the new transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Discharge:
+    """End a transaction: all of it, or nothing."""
+
+    transaction: int
+    fail: bool = False
+
+
+# --- the engine's own
+# ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The answer to the effect `Load`: the stored messages, read and parsed."""
+
+    entity: int
+    messages: Mapping[int, Message]
+    """By sequence number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """Put a `Note` into the log (a poll, a management call): nothing else changes."""
+
+    path: str
+    note: int
+    number: int = 0
+
+
+Command: TypeAlias = (
+    CreateQueue
+    | CreateTopic
+    | CreateSubscription
+    | UpdateEntity
+    | DeleteEntity
+    | AddRule
+    | RemoveRule
+    | Send
+    | CancelScheduled
+    | Attach
+    | Flow
+    | Detach
+    | ReceiveDeferred
+    | Browse
+    | Settle
+    | Renew
+    | DeleteMessages
+    | ChangePriority
+    | RenewSession
+    | SetSessionState
+    | GetSessionState
+    | ListSessions
+    | Declare
+    | Discharge
+    | Loaded
+    | Remark
+)

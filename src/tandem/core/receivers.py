@@ -1,0 +1,281 @@
+"""Who receives from a queue: links, their credit, the sessions they hold or wait for.
+
+Nothing is handed out without credit, and credit is used as soon as there is a message. Which
+message is next is `ready`; what a lock means is `queue`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tandem.changes import (
+    DELIVERED_ROW,
+    Delivered,
+    Mode,
+    Return,
+    SessionLocked,
+    SessionUnlocked,
+)
+from tandem.core.commands import NEXT_SESSION, NextSession
+from tandem.core.effects import Attached, Deliver, Delivery, LinkClosed, SessionGranted
+from tandem.core.ready import Next, Ready
+from tandem.core.sessions import Session
+from tandem.errors import (
+    NotAllowedError,
+    OperationTimeoutError,
+    Refused,
+    SessionCannotBeLockedError,
+    SessionLockLostError,
+)
+from tandem.model import NEVER, Millis
+
+if TYPE_CHECKING:
+    from tandem.core.queue import Part, Queue
+
+_NONCE_MASK = (1 << 64) - 1
+
+
+class Receiver:
+    """A receiving link."""
+
+    __slots__ = ("credit", "deliveries", "link", "mode", "nonce", "queue", "rows", "session")
+
+    def __init__(self, link: int, queue: Queue, mode: Mode, session: Session | None) -> None:
+        self.link = link
+        self.queue = queue
+        self.mode = mode
+        self.session = session
+        self.credit = 0
+        self.nonce = 0
+        self.deliveries: list[Delivery] = []
+        """What this pump has handed out so far."""
+        self.rows = bytearray()
+
+
+class Receivers:
+    __slots__ = ("_hungry", "_queue", "_waiters", "links")
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self.links: dict[int, Receiver] = {}
+        self._hungry: dict[int, Receiver] = {}
+        """Links with credit; the first is served next."""
+        self._waiters: dict[int, tuple[Mode, Millis]] = {}
+        """Links that wait for any session, and until when; first come, first served."""
+
+    @property
+    def is_hungry(self) -> bool:
+        return bool(self._hungry or self._waiters)
+
+    # --- links ------------------------------------------------------------------------------------
+
+    def attach(
+        self,
+        link: int,
+        mode: Mode,
+        session: str | NextSession | None,
+        timeout_ms: Millis,
+        now: Millis,
+    ) -> Attached | None:
+        sessions = self._queue.sessions
+        if session is None:
+            if sessions is not None:
+                raise NotAllowedError(
+                    "It is not possible for an entity that requires sessions to create a "
+                    "non-sessionful message receiver."
+                )
+            self.links[link] = Receiver(link, self._queue, mode, None)
+            return Attached(None, 0)
+        if sessions is None:
+            raise NotAllowedError(
+                "A sessionful message receiver cannot be created on an entity that does not "
+                "require sessions."
+            )
+        if session is NEXT_SESSION:
+            found = sessions.next_available()
+            if found is None:
+                self._waiters[link] = (mode, now + timeout_ms)
+                self._queue.book.wake(self._queue, now + timeout_ms)
+                return None
+        else:
+            found = sessions.by_id.get(session)
+            if found is not None and found.is_locked(now):
+                raise SessionCannotBeLockedError(session)
+            if found is not None and found.link is not None:
+                self._end_session(found, now)  # its lock is over; the tick has not come yet
+            found = sessions.open(session)
+        return Attached(found.id, self._grant(found, link, mode, now))
+
+    def _grant(self, session: Session, link: int, mode: Mode, now: Millis) -> Millis:
+        until = now + self._queue.lock_ms
+        self._queue.book.emit(SessionLocked(now, self._queue.id, link, until, session.id))
+        self.lock_session(session, link, until)
+        self.links[link] = Receiver(link, self._queue, mode, session)
+        return until
+
+    def lock_session(self, session: Session, link: int, until: Millis) -> None:
+        assert self._queue.sessions is not None
+        self._queue.sessions.lock(session, link, until)
+        self._queue.book.wake(self._queue, until)
+
+    def renew_session(self, session: Session, now: Millis) -> Millis:
+        until = now + self._queue.lock_ms
+        assert session.link is not None
+        self._queue.book.emit(SessionLocked(now, self._queue.id, session.link, until, session.id))
+        self.lock_session(session, session.link, until)
+        return until
+
+    def detach(self, link: int, now: Millis) -> None:
+        self._waiters.pop(link, None)
+        self._hungry.pop(link, None)
+        receiver = self.links.pop(link, None)
+        if receiver is not None and receiver.session is not None:
+            session = receiver.session
+            if session.link == link:
+                self._unlock(session, Return.SESSION_CLOSED, now)
+
+    def detach_lost(self, session: Session, now: Millis) -> None:
+        """The broker was restarted: the session's holder is gone with its connection."""
+        self._unlock(session, Return.RESTARTED, now)
+
+    def _unlock(self, session: Session, reason: Return, now: Millis) -> None:
+        """End a session's lock: what its holder had locked goes back first."""
+        queue = self._queue
+        assert queue.sessions is not None
+        held = sorted(session.held)
+        if held:
+            queue.come_back(held, reason, now)
+        queue.book.emit(SessionUnlocked(now, queue.id, reason, session.id))
+        queue.sessions.unlock(session)
+        queue.has_arrived(now)
+
+    def _end_session(self, session: Session, now: Millis) -> None:
+        """A session's lock ran out: its link is told, and closed."""
+        link = session.link
+        self._unlock(session, Return.SESSION_EXPIRED, now)
+        if link is not None and self.links.pop(link, None) is not None:
+            self._hungry.pop(link, None)
+            error = SessionLockLostError(session.id)
+            self._queue.book.effects.append(LinkClosed(link, error))
+
+    def close_all(self, error: Refused) -> None:
+        """Every link of this queue ends: it was deleted or disabled."""
+        for link in (*self.links, *self._waiters):
+            self._queue.book.effects.append(LinkClosed(link, error))
+        self.links.clear()
+        self._hungry.clear()
+        self._waiters.clear()
+
+    # --- credit -----------------------------------------------------------------------------------
+
+    def flow(self, receiver: Receiver, credit: int, nonce: int) -> None:
+        receiver.credit = credit
+        receiver.nonce = nonce
+        if credit > 0:
+            self._hungry.setdefault(receiver.link, receiver)
+        else:
+            self._hungry.pop(receiver.link, None)
+
+    def pump(self, now: Millis) -> None:
+        """Hand out what there is to those who have credit, in turn."""
+        queue = self._queue
+        if queue.is_relay or not queue.status.allows_receive:
+            return
+        if queue.sessions is not None:
+            self._pump_sessions(now)
+            return
+        served: dict[int, Receiver] = {}
+        hungry = self._hungry
+        while hungry:
+            following = queue.next_message(now)
+            if following is None:
+                break
+            part, chosen = following
+            link = next(iter(hungry))
+            receiver = hungry[link]
+            served[link] = receiver
+            self._hand_out(receiver, part.ready, part, chosen, now)
+            if receiver.credit == 0:
+                del hungry[link]
+            elif len(hungry) > 1:
+                del hungry[link]
+                hungry[link] = receiver
+        for receiver in served.values():
+            self._deliver(receiver, now)
+
+    def _pump_sessions(self, now: Millis) -> None:
+        queue = self._queue
+        assert queue.sessions is not None
+        while self._waiters:
+            session = queue.sessions.next_available()
+            if session is None:
+                break
+            link = next(iter(self._waiters))
+            mode, _ = self._waiters.pop(link)
+            until = self._grant(session, link, mode, now)
+            queue.book.effects.append(SessionGranted(link, session.id, until))
+        for receiver in list(self._hungry.values()):
+            session = receiver.session
+            assert session is not None
+            if not session.is_locked(now):
+                continue
+            part = queue.part_of(session.id)
+            while receiver.credit:
+                chosen = queue.next_living(session.ready, part, now)
+                if chosen is None:
+                    break
+                self._hand_out(receiver, session.ready, part, chosen, now)
+            if receiver.credit == 0:
+                del self._hungry[receiver.link]
+            if receiver.deliveries:
+                self._deliver(receiver, now)
+
+    def _hand_out(
+        self, receiver: Receiver, ready: Ready, part: Part, chosen: Next, now: Millis
+    ) -> None:
+        queue, session = self._queue, receiver.session
+        ready.take(chosen, now)
+        number = part.number(chosen.at)
+        chunk, row = chosen.chunk, chosen.row
+        nonce = receiver.nonce = (receiver.nonce + 1) & _NONCE_MASK
+        is_locked = receiver.mode == Mode.PEEK_LOCK
+        until = 0
+        if is_locked:
+            until = now + queue.lock_ms if session is None else session.locked_until_ms
+        receiver.rows += DELIVERED_ROW.pack(
+            number, nonce, chunk.sizes[row], chunk.count(row), chunk.level(row)
+        )
+        if is_locked:
+            queue.lock(number, chunk, row, nonce, until, receiver.link, session)
+            receiver.deliveries.append(queue.delivery(number, chunk, row, nonce, until))
+        else:
+            receiver.deliveries.append(queue.delivery(number, chunk, row))
+            queue.remove(number)
+        receiver.credit -= 1
+
+    def _deliver(self, receiver: Receiver, now: Millis) -> None:
+        queue = self._queue
+        until = receiver.deliveries[-1].locked_until_ms
+        rows, deliveries = bytes(receiver.rows), receiver.deliveries
+        receiver.rows, receiver.deliveries = bytearray(), []
+        queue.book.emit(Delivered(now, queue.id, receiver.link, receiver.mode, until, rows))
+        queue.book.effects.append(Deliver(receiver.link, deliveries))
+
+    # --- time -------------------------------------------------------------------------------------
+
+    def tick(self, now: Millis) -> None:
+        if self._queue.sessions is not None:
+            for session in self._queue.sessions.ended(now):
+                self._end_session(session, now)
+        for link in [link for link, (_, until) in self._waiters.items() if until <= now]:
+            del self._waiters[link]
+            error = OperationTimeoutError("No session became available in time.")
+            self._queue.book.effects.append(LinkClosed(link, error))
+
+    def next_deadline(self) -> Millis:
+        deadline = NEVER
+        if self._queue.sessions is not None:
+            deadline = self._queue.sessions.next_deadline()
+        for _, until in self._waiters.values():
+            deadline = min(deadline, until)
+        return deadline

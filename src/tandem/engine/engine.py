@@ -1,0 +1,408 @@
+"""The single writer: owns the only `Namespace`, feeds it commands one by one, and lets nothing out
+before it is on disk.
+
+The rules:
+- A command is applied at once; its changes join the group that is being filled, as one piece.
+- Answers and effects leave strictly in the order of the commands, and only when the changes that
+  they rest on are durable. A refusal rests on what was decided before it.
+- What needs no sync of its own (a delivery, a renewed lock) waits for nobody, wakes nobody, and
+  rides with the next group.
+- A failed commit is the end. Memory is ahead of the disk by then, so nothing is retried: everybody
+  who waits gets the error, and the next start recovers from what is durable.
+
+Everything here runs in one thread, the owner's. What runs beside it goes through a `Lane`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from tandem.changes import Change, Enqueued, needs_sync
+from tandem.clock import Clock
+from tandem.core.commands import Command, Loaded, Send
+from tandem.core.effects import Effect, Load, Outcome
+from tandem.engine.committer import Committer, Lane
+from tandem.engine.compaction import Compactor
+from tandem.engine.metrics import Metrics
+from tandem.engine.recovery import Recovered
+from tandem.errors import Refused, ServerBusyError, StoreError
+from tandem.limits import (
+    BODY_CACHE_BYTES,
+    DISK_FREE_MIN_BYTES,
+    KIB,
+    MAX_STAGED_BYTES,
+    MIB,
+    SEGMENT_BYTES,
+)
+from tandem.model import Message, Millis
+from tandem.store.api import Store
+from tandem.store.records import encode_into, read_payload
+
+Reply: TypeAlias = Any
+"""What core replied; or the `Refused` or `StoreError` that there is instead. Never raised:
+handed."""
+Done: TypeAlias = Callable[[Reply], None]
+
+RIDE_ALONG_MS: Final[Millis] = 1_000
+"""Records that wait for nobody are written after this time at the latest: the journal is read
+too."""
+LATE_READ_MS: Final[Millis] = 1_000
+"""How long a body can still be read after the last message that used it is gone: the edge may hand
+out a received-and-deleted message a little after it was told of it."""
+FREE_SPACE_EVERY_MS: Final[Millis] = 1_000
+CACHE_OVERHEAD: Final = 128
+"""Bytes that a cached body costs beside its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """Bounds of one engine; tests set them small."""
+
+    group_bytes: int = 1 * MIB
+    """Closes a group: the sync of 1 MiB takes some 4 ms here, and everyone in it waits so long."""
+    staged_bytes: int = MAX_STAGED_BYTES
+    cache_bytes: int = BODY_CACHE_BYTES
+    free_bytes: int = DISK_FREE_MIN_BYTES
+    segment_bytes: int = SEGMENT_BYTES
+    move_bytes: int = 256 * KIB
+    """Compaction copies so much at a time, some 2 ms of the owner's thread."""
+
+
+class Engine:
+    """`on_effect` gets every effect but `Load`, which is the engine's own; `on_failure` is called
+    once.
+
+    Neither they nor a `done` may raise. They may submit; the body of a delivery can be read in
+    them, and for `LATE_READ_MS` after.
+    """
+
+    def __init__(
+        self,
+        recovered: Recovered,
+        store: Store,
+        *,
+        clock: Clock,
+        decode: Callable[[bytes], Message],
+        on_effect: Callable[[Effect], None],
+        on_failure: Callable[[StoreError], None],
+        commit_lane: Lane,
+        side_lane: Lane,
+        tuning: Tuning | None = None,
+        on_commit: Callable[[], None] | None = None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._decode = decode
+        self._on_effect = on_effect
+        self._on_failure = on_failure
+        self._on_commit = on_commit
+        self._tuning = tuning or Tuning()
+        self.metrics = Metrics()
+        self.failure: StoreError | None = None
+        self._namespace = recovered.namespace
+        self._bodies = recovered.bodies
+        self._committer = Committer(
+            store,
+            commit_lane,
+            clock,
+            self.metrics,
+            committed=self._committed,
+            failed=self.fail,
+        )
+        self._compactor = Compactor(
+            store,
+            side_lane,
+            self._committer,
+            self.metrics,
+            namespace=self._namespace,
+            bodies=self._bodies,
+            body=self.body,
+            freed=self._freed_numbers,
+            clock=clock,
+            failed=self.fail,
+            index_place=recovered.index_place,
+            index_bytes=recovered.index_bytes,
+            segment_bytes=self._tuning.segment_bytes,
+            move_bytes=self._tuning.move_bytes,
+        )
+        self._waiting: deque[tuple[int, Done | None, Reply, Sequence[Effect], list[int]]] = deque()
+        """(group that must be durable, who waits, the answer, effects, bodies to free after), in
+        the order of the commands. The groups never decrease, so only the head is ever looked at."""
+        self._needed = 0
+        """The last group with a change that needs a sync."""
+        self._is_releasing = False
+        self._loads: deque[Load] = deque()
+        self._late: deque[tuple[Millis, list[int]]] = deque()
+        """Bodies that nobody needs, until they cannot be read any more."""
+        self._recent: dict[int, bytes] = {}
+        self._recent_bytes = 0
+        self._oldest_recent = self._namespace.next_body
+        self._riding_since: Millis | None = None
+        self._free_bytes: Callable[[], int] | None = getattr(store, "free_bytes", None)
+        self._free_checked_ms: Millis | None = None
+        self._is_disk_full = False
+        self.is_closed = False
+        clock.not_before(recovered.time)
+        # Every lock of the former life ends here. No answer can pass it: each waits for this group.
+        self._take(self._namespace.restart(clock.now_ms()), None)
+        self._committer.flush()
+
+    # --- commands ---------------------------------------------------------------------------------
+
+    def submit(self, command: Command, done: Done) -> None:
+        """Decide about a command now; `done` gets the answer when it is durable. Raises StoreError
+        once the engine has failed or is closed."""
+        self._check()
+        now_ms = self._clock.now_ms()
+        self.metrics.commands += 1
+        try:
+            if type(command) is Send:
+                self._admit(now_ms)
+            outcome = self._namespace.apply(command, now_ms)
+        except Refused as refusal:
+            self.metrics.refused[refusal.condition] += 1
+            self._waiting.append((self._needed, done, refusal, (), []))
+            self._release()
+            return
+        except Exception as bug:
+            self.fail(bug)  # half a decision may be in memory: it must not reach the disk
+            raise
+        self._take(outcome, done)
+        if self._loads:
+            self._load()
+
+    def tick(self) -> None:
+        """Do what has become due. To be called at `next_deadline`."""
+        self._check()
+        now_ms = self._clock.now_ms()
+        if self._loads:
+            self._load()
+        if self._namespace.next_deadline() <= now_ms:
+            try:
+                outcome = self._namespace.tick(now_ms)
+            except Exception as bug:
+                self.fail(bug)
+                raise
+            self._take(outcome, None)
+        if self._riding_since is not None and now_ms >= self._riding_since + RIDE_ALONG_MS:
+            self._committer.wants_sync = True
+        self._committer.flush()
+
+    def next_deadline(self) -> Millis:
+        """When `tick` must be called next; a time that has passed means: at once."""
+        if self._loads:
+            return 0
+        deadline = self._namespace.next_deadline()
+        if self._riding_since is not None:
+            deadline = min(deadline, self._riding_since + RIDE_ALONG_MS)
+        return deadline
+
+    def flush(self) -> None:
+        """To be called after a row of submits: hands to the disk what somebody waits for."""
+        self._committer.flush()
+
+    @property
+    def staged_bytes(self) -> int:
+        """What is not durable yet."""
+        return self._committer.staged_bytes
+
+    @property
+    def is_congested(self) -> bool:
+        """Half of what may wait for the disk does: an edge should stop reading. At the whole of it,
+        sends are refused."""
+        return self._committer.staged_bytes > self._tuning.staged_bytes // 2
+
+    def body(self, number: int) -> bytes:
+        """The payload of a stored body, checked. Raises StoreError, and ends the engine, if the log
+        does not hold it."""
+        payload = self._recent.get(number)
+        if payload is not None:
+            return payload
+        place = self._bodies.place(number)
+        if not place:
+            raise KeyError(number)
+        self.metrics.bodies_read += 1
+        try:
+            found, payload = read_payload(self._store, place, expected=self._bodies.longest(number))
+            if found != number:
+                raise StoreError(f"body {found} lies at {place:#x}, where body {number} should be")
+        except StoreError as error:
+            self.fail(error)
+            raise
+        return payload
+
+    def hold(self, name: str, place: int | None) -> None:
+        """Keep the log from `place` on, for a reader called `name`; None: it needs nothing more."""
+        self._compactor.hold(name, place)
+
+    def close(self, done: Callable[[], None]) -> None:
+        """Take no more commands; write everything and an index; then call `done` (not on a
+        failure). The lanes and the store are closed by whoever opened them."""
+        self._check()
+        self.is_closed = True
+        self._committer.wants_sync = True
+        self._committer.flush()
+        self._compactor.save_last(done)
+
+    def fail(self, why: Exception) -> None:
+        """The end: nothing is written or answered any more."""
+        if self.failure is not None:
+            return
+        error = why if isinstance(why, StoreError) else StoreError(f"stopped by {why!r}")
+        self.failure = error
+        waiting, self._waiting = self._waiting, deque()
+        self._on_failure(error)
+        for _, done, _, _, _ in waiting:
+            if done is not None:
+                done(error)
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+        if self.is_closed:
+            raise StoreError("the engine is closed")
+
+    def _admit(self, now_ms: Millis) -> None:
+        """Refuse what would only fill the memory or the disk. Settling goes on: it frees both."""
+        if self._committer.staged_bytes >= self._tuning.staged_bytes:
+            raise ServerBusyError("Too many messages are waiting for the disk.")
+        if self._free_bytes is not None and (
+            self._free_checked_ms is None or now_ms >= self._free_checked_ms + FREE_SPACE_EVERY_MS
+        ):
+            self._free_checked_ms = now_ms
+            self._is_disk_full = self._free_bytes() < self._tuning.free_bytes
+        if self._is_disk_full:
+            raise ServerBusyError("The disk is nearly full.", retry_after_ms=10_000)
+
+    def _take(self, outcome: Outcome, done: Done | None) -> None:
+        """Stage the changes of an outcome, and queue its answer and effects behind them."""
+        namespace = self._namespace
+        if outcome.changes:
+            self._stage(outcome.changes)
+        freed: list[int] = []
+        if namespace.freed:
+            freed = namespace.freed[:]
+            namespace.freed.clear()
+        effects: Sequence[Effect] = outcome.effects
+        for effect in effects:
+            if type(effect) is Load:
+                self._loads.extend(e for e in effects if type(e) is Load)
+                effects = [e for e in effects if type(e) is not Load]
+                break
+        self._waiting.append((self._needed, done, outcome.reply, effects, freed))
+        if self._needed <= self._committer.durable:
+            self._release()
+
+    def _stage(self, changes: list[Change]) -> None:
+        """Encode changes into the filling group. They share it: a group is whole or not there."""
+        committer = self._committer
+        out = committer.filling
+        size = committer.size
+        first = committer.first_place
+        waits = False
+        for change in changes:
+            length = encode_into(out, change)
+            if type(change) is Enqueued:
+                waits = True
+                payload = change.payload
+                if payload is not None:
+                    self._bodies.put(change.body, first + size, length)
+                    self._recent[change.body] = payload
+                    self._recent_bytes += len(payload) + CACHE_OVERHEAD
+            elif not waits:
+                waits = needs_sync(change)
+            size += length
+        committer.size = size
+        self.metrics.records += len(changes)
+        if waits:
+            self._needed = committer.number
+            committer.wants_sync = True
+        elif self._riding_since is None:
+            self._riding_since = self._clock.now_ms()
+        if size >= self._tuning.group_bytes:
+            committer.cut()
+            committer.flush()
+
+    def _committed(self) -> None:
+        """A group is durable."""
+        if self.failure is not None:
+            return
+        self._riding_since = None
+        self._release()
+        now_ms = self._clock.now_ms()
+        while self._late and self._late[0][0] <= now_ms:
+            for number in self._late.popleft()[1]:
+                self._bodies.free(number)
+        self._trim()
+        with suppress(StoreError):  # a body that cannot be read: everybody has been told
+            self._compactor.advance()
+        if self._on_commit is not None:
+            self._on_commit()
+
+    def _release(self) -> None:
+        """Let out what rests on durable groups, in order."""
+        if self._is_releasing:  # called from a `done` or an effect: the loop below goes on with it
+            return
+        self._is_releasing = True
+        waiting = self._waiting
+        try:
+            while waiting and waiting[0][0] <= self._committer.durable:
+                _, done, reply, effects, freed = waiting.popleft()
+                self.metrics.released += 1
+                for effect in effects:
+                    self._on_effect(effect)
+                if done is not None:
+                    done(reply)
+                if freed:
+                    self._forget(freed)
+        finally:
+            self._is_releasing = False
+
+    def _forget(self, freed: list[int]) -> None:
+        for number in freed:
+            payload = self._recent.pop(number, None)
+            if payload is not None:
+                self._recent_bytes -= len(payload) + CACHE_OVERHEAD
+        self._late.append((self._clock.now_ms() + LATE_READ_MS, freed))
+
+    def _freed_numbers(self) -> list[int]:
+        """Bodies that core has freed and `bodies` still holds."""
+        numbers = [number for _, late in self._late for number in late]
+        for *_, freed in self._waiting:
+            numbers += freed
+        return numbers
+
+    def _trim(self) -> None:
+        """Keep the cache in its bound. What is not durable can be read nowhere else, so it
+        stays."""
+        durable_end = self._committer.end
+        while self._recent_bytes > self._tuning.cache_bytes:
+            number = self._oldest_recent
+            if number in self._recent:
+                if self._bodies.place(number) >= durable_end:
+                    break
+                self._recent_bytes -= len(self._recent.pop(number)) + CACHE_OVERHEAD
+            self._oldest_recent += 1
+
+    def _load(self) -> None:
+        """Answer one `Load`. The next one waits for `tick`, so that others get their turn."""
+        load = self._loads.popleft()
+        try:
+            bodies = {number: self.body(body) for number, body in load.bodies.items()}
+        except StoreError:
+            return  # everybody has been told
+        messages = {number: self._decode(payload) for number, payload in bodies.items()}
+        try:
+            outcome = self._namespace.apply(Loaded(load.entity, messages), self._clock.now_ms())
+        except Refused:
+            return  # the entity is gone meanwhile
+        except Exception as bug:
+            self.fail(bug)
+            raise
+        self._take(outcome, None)

@@ -1,0 +1,248 @@
+"""Every bound, and why it is there.
+
+Here live numbers only. Ranges of entity settings are enforced in `settings.py`, frame and message
+bounds in `amqp/` and `server/`, the rest in `core/` and `store/`. The rule: nothing in the broker
+grows with what a peer sends unless a number here stops it.
+
+Sizes are bytes and times are milliseconds unless the name says otherwise (KB and MB are 1,024 and
+1,048,576 bytes, as in Service Bus).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+SECOND_MS: Final = 1_000
+MINUTE_MS: Final = 60 * SECOND_MS
+HOUR_MS: Final = 60 * MINUTE_MS
+DAY_MS: Final = 24 * HOUR_MS
+
+# ---------------------------------------------------------------------------------- names
+
+MAX_ENTITY_NAME: Final = 260
+"""Characters of a queue's or topic's path (Service Bus)."""
+MAX_SUBSCRIPTION_NAME: Final = 50
+"""Characters of a subscription's name (Service Bus)."""
+MAX_RULE_NAME: Final = 50
+"""Characters of a rule's name (Service Bus)."""
+MAX_NAMESPACE_NAME: Final = 50
+"""Characters of a namespace's name (Service Bus). It becomes a folder name, so it is short."""
+MAX_ADDRESS: Final = 1_024
+"""Characters of a link address with scheme, host and suffixes, before it is taken apart. The
+longest legal one is far below; a longer one is not worth a scan."""
+
+# ------------------------------------------------------------------------------- messages
+
+MAX_MESSAGE_ID: Final = 128
+"""Characters of a MessageId (Service Bus). Also what a row of the duplicate history can cost."""
+MAX_SESSION_ID: Final = 128
+"""Characters of a SessionId or ReplyToSessionId (Service Bus)."""
+MAX_PARTITION_KEY: Final = 128
+"""Characters of a PartitionKey or ViaPartitionKey (Service Bus)."""
+MAX_PROPERTY_VALUE: Final = 32 * KIB
+"""One application property (Service Bus). Bounds what a filter or an index can be made to hold."""
+MAX_PROPERTIES: Final = 64 * KIB
+"""All properties of a message together (Service Bus); a dead-lettering that would exceed it gets
+the reason HeaderSizeExceeded."""
+MAX_PROPERTY_COUNT: Final = 256
+"""Keys among the application properties: 64 KiB of one-letter keys would cost more CPU than any
+honest message."""
+MAX_PROPERTY_NAME: Final = 128
+"""Characters of the application property that a priority queue looks at."""
+MAX_DEAD_LETTER_TEXT: Final = 4_096
+"""Characters of a dead-letter reason or description. Longer ones are cut: they are for people, and
+must not push the properties over their bound."""
+MAX_DELIVERY_COUNT: Final = 0x7FFF_FFFF
+"""The largest MaxDeliveryCount (Service Bus, int32); also what the paired namespaces ask for."""
+DEFAULT_MAX_DELIVERY_COUNT: Final = 10
+"""Service Bus's default."""
+
+DEFAULT_MESSAGE_KB: Final = 256
+"""Message size of an entity that says nothing (Service Bus standard)."""
+MAX_MESSAGE_KB: Final = 102_400
+"""Largest message size that an entity can be set to: 100 MB (Service Bus premium). A message is
+held in memory once while it is written, so this is also the largest single allocation."""
+MAX_BATCH_BYTES: Final = 1 * MIB
+"""A batch in one transfer (Service Bus premium)."""
+MAX_BATCH_MESSAGES: Final = 4_500
+"""Messages of one batch: bounds the length of one command, and so the wait of everybody else."""
+
+# -------------------------------------------------------------------------- entities, sizes
+
+MAX_ENTITIES: Final = 10_000
+"""Queues and topics of a namespace (Service Bus)."""
+MAX_SUBSCRIPTIONS_PER_TOPIC: Final = 2_000
+"""Service Bus; a send to a topic visits each of them."""
+MAX_SQL_RULES_PER_TOPIC: Final = 2_000
+"""Service Bus; each is evaluated for each message."""
+MAX_CORRELATION_RULES_PER_TOPIC: Final = 100_000
+"""Service Bus; these are looked up, not run."""
+ALLOWED_SIZES_MB: Final = (1_024, 2_048, 3_072, 4_096, 5_120, 10_240, 20_480, 40_960, 81_920)
+"""What MaxSizeInMegabytes may be (Service Bus: five for standard, four more for premium)."""
+DEFAULT_SIZE_MB: Final = 1_024
+"""Service Bus's default."""
+MAX_USER_METADATA: Final = 1_024
+"""Characters of UserMetadata (Service Bus)."""
+MAX_PARTITIONS: Final = 16
+"""Partitions of a partitioned entity (Service Bus). Far below the 16 bits that the sequence number
+has for them."""
+MAX_FORWARD_HOPS: Final = 4
+"""Auto-forwards that one message may make (Service Bus). Ends A -> B -> A."""
+
+# ---------------------------------------------------------------------------- locks, times
+
+MIN_LOCK_MS: Final = 5 * SECOND_MS
+"""Service Bus. Shorter ones end before an answer over a slow link arrives."""
+DEFAULT_LOCK_MS: Final = 60 * SECOND_MS
+"""Service Bus's default."""
+MAX_LOCK_MS: Final = 5 * MINUTE_MS
+"""Service Bus. Bounds how long a dead receiver can hide a message; longer work renews."""
+MIN_TTL_MS: Final = 1 * SECOND_MS
+"""Smallest DefaultMessageTimeToLive (Service Bus)."""
+MAX_DURATION_MS: Final = 922_337_203_685_477
+""".NET's TimeSpan.MaxValue (10,675,199 days), the wire's "for ever". A duration this long or longer
+is kept as NEVER; it also keeps `now + duration` inside 64 bits."""
+MIN_AUTO_DELETE_MS: Final = 5 * MINUTE_MS
+"""Smallest AutoDeleteOnIdle (Service Bus). A queue must outlive a client's reconnect."""
+DUPLICATE_WINDOW_MIN_MS: Final = 20 * SECOND_MS
+"""Service Bus."""
+DUPLICATE_WINDOW_DEFAULT_MS: Final = 10 * MINUTE_MS
+"""Service Bus's default."""
+DUPLICATE_WINDOW_MAX_MS: Final = 7 * DAY_MS
+"""Service Bus."""
+MAX_DUPLICATE_HISTORY: Final = 1_000_000
+"""Message ids remembered by one entity. The window alone is no bound: seven days at 10,000 messages
+a second are six thousand million rows. Above it the oldest ids are forgotten."""
+
+# -------------------------------------------------------------------------------- sessions
+
+MAX_SESSION_STATE: Final = 256 * KIB
+"""Bytes of a session's state: one message of the default size (Service Bus: "one message")."""
+MAX_SESSION_STATES: Final = 1_000_000
+"""Sessions with a state, per entity (Service Bus)."""
+MAX_SESSIONS_LISTED: Final = 100
+"""Sessions in one answer of get-message-sessions (the SDKs page by this)."""
+
+# -------------------------------------------------------------------------------- commands
+
+MAX_BROWSE: Final = 250
+"""Messages of one peek (Service Bus). Bodies are read from the log for each."""
+MAX_RECEIVE_BY_NUMBER: Final = 250
+"""Deferred messages of one receive-by-sequence-number; the same page as a peek."""
+MAX_BATCH_DELETE: Final = 4_000
+"""Messages of one batch delete (Service Bus premium)."""
+MAX_SCHEDULE_BATCH: Final = 4_500
+"""Messages of one schedule operation: as many as of a batch."""
+MAX_TRANSACTION_MESSAGES: Final = 100
+"""Messages of one transaction (Service Bus). Its locks and its group in the log stay small."""
+TRANSACTION_TIMEOUT_MS: Final = 2 * MINUTE_MS
+"""From the first operation (Service Bus). A client that forgot its transaction holds locks no
+longer."""
+MAX_OPEN_TRANSACTIONS: Final = 5_000
+"""Undischarged transactions of a namespace: as many as connections."""
+MAX_CONCURRENT_RECEIVES: Final = 5_000
+"""Receivers waiting on one entity (Service Bus)."""
+
+# ---------------------------------------------------------------------- SQL filters, actions
+
+MAX_SQL_TEXT: Final = 1_024
+"""Characters of a filter or an action (Service Bus)."""
+MAX_SQL_TOKENS: Final = 200
+"""Words of a filter. RabbitMQ's figure, chosen after its own SQL filters were attacked."""
+MAX_SQL_DEPTH: Final = 32
+"""Nesting of a filter: the parser is recursive, and this is what keeps its stack small."""
+MAX_SQL_STEPS: Final = 10_000
+"""Steps of one evaluation. Cost is charged for what a step does (LIKE: by characters), so that
+2,000 hostile rules delay a send by a known time."""
+MAX_SQL_STATEMENTS: Final = 32
+"""Statements of one action (Service Bus)."""
+
+# -------------------------------------------------------------------------------- priority
+
+MIN_PRIORITY_LEVELS: Final = 2
+"""One level is a plain queue."""
+MAX_PRIORITY_LEVELS: Final = 32
+"""RabbitMQ's quorum queues have the same. Choosing the next message looks at the head of each
+level."""
+MAX_PRIORITY_RULES: Final = 100
+"""Rules that map a message to a level, run in order on each send."""
+MAX_PRIORITY_WEIGHT: Final = 1_000
+"""Share of a level. Larger ratios are starvation under another name."""
+MIN_AGING_MS: Final = 1
+"""Aging faster than the clock ticks would be first-in-first-out, paid for twice."""
+MAX_AGING_MS: Final = 7 * DAY_MS
+"""Aging slower than this is none: leave it out instead."""
+
+# ----------------------------------------------------------------------------- the log's files
+
+SEGMENT_BYTES: Final = 64 * MIB
+"""One file of the log. Small enough that a straggler pins little and is cheap to copy; large enough
+that 5 million messages of 1 KB are a hundred index files to open."""
+MAX_GROUP_BYTES: Final = 8 * MIB
+"""Staged bytes that close a group: the sync of 1.2 MB takes about 4 ms here, so a group is at most
+some tens of milliseconds. One larger message still travels alone in a group of its own."""
+MAX_GROUP_RECORDS: Final = 20_000
+"""Records that close a group: recovery holds one group in memory."""
+MAX_RECORD_BYTES: Final = (MAX_MESSAGE_KB + 1_024) * KIB
+"""One record: the largest message and its properties. A longer length in a file is a broken
+length."""
+MAX_STAGED_BYTES: Final = 64 * MIB
+"""Waiting for the disk, all groups together. Above it sends are refused as retryable
+(back-pressure) instead of filling the memory."""
+DISK_FREE_MIN_BYTES: Final = 4 * SEGMENT_BYTES
+"""Free space below which sends are refused as retryable. Settling goes on, because it frees space;
+compaction needs a segment to copy into."""
+COMPACT_BELOW_PERCENT: Final = 25
+"""A sealed segment with less alive than this is copied forward and unlinked: at least three bytes
+are freed by each byte copied, so compaction adds a third to the write rate at worst."""
+BODY_CACHE_BYTES: Final = 32 * MIB
+"""Bodies kept in memory between a send and its delivery. More only helps a consumer that lags by
+less than this; the page cache does the rest."""
+
+# -------------------------------------------------------------------------------- AMQP, peers
+
+MIN_FRAME_BYTES: Final = 512
+"""The floor of AMQP 1.0 §2.7.1, and the largest frame during SASL (§5.3.1)."""
+PRE_OPEN_FRAME_BYTES: Final = 8 * KIB
+"""A frame before `open` is settled: nobody is authenticated yet (RabbitMQ's figure)."""
+DEFAULT_FRAME_BYTES: Final = 64 * KIB
+"""What we offer: a group of frames then fits a socket buffer."""
+MAX_FRAME_BYTES: Final = 1 * MIB
+"""The largest frame that can be configured (Service Bus premium)."""
+MAX_NESTING: Final = 16
+"""Depth of lists, maps and described types (stack overflow by nested tables)."""
+MAX_NODES_PER_FRAME: Final = 10_000
+"""Values in one frame (amplification by zero-width elements)."""
+MAX_SECTIONS: Final = 1_000
+"""Sections of one message (one message of a million empty sections)."""
+MAX_CHANNELS: Final = 64
+"""Sessions of one connection. The SDKs use one."""
+MAX_LINKS_PER_CONNECTION: Final = 255
+"""Links of one connection; what Java's client counts with."""
+MAX_CREDIT: Final = 5_000
+"""Credit of one link that we honour, and receive at most: it bounds unsettled deliveries."""
+MAX_UNSETTLED: Final = 5_000
+"""Unsettled deliveries of one link."""
+MAX_CONNECTIONS: Final = 5_000
+"""Connections of a namespace (Service Bus)."""
+MAX_UNAUTHENTICATED: Final = 256
+"""Connections that have not finished SASL. The rest of the listen queue waits."""
+MAX_UNAUTHENTICATED_PER_ADDRESS: Final = 16
+"""The same, from one address."""
+MAX_TLS_HANDSHAKES: Final = 64
+"""Handshakes in flight: each costs about 2 ms of CPU."""
+SASL_TIMEOUT_MS: Final = 10 * SECOND_MS
+"""To finish SASL (RabbitMQ's figure)."""
+OPEN_TIMEOUT_MS: Final = 30 * SECOND_MS
+"""From the first byte to `open`."""
+WRITE_STALL_MS: Final = 60 * SECOND_MS
+"""A peer that takes nothing for this long is gone."""
+IDLE_LINK_MS: Final = 10 * MINUTE_MS
+"""A link without traffic is detached (Service Bus)."""
+MAX_OUTPUT_BUFFER: Final = 1 * MIB
+"""Bytes waiting for one peer. Above it nothing more is read from that peer."""
+MAX_MANAGEMENT_REQUEST: Final = 1 * MIB
+"""A $management request or an HTTP body, counted while it streams in."""

@@ -1,0 +1,117 @@
+"""The words that all parts share: values of a message, what core sees of a message, and edits to
+it.
+
+Here live plain values. Behaviour, settings with their ranges (`settings.py`) and anything that
+changes do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Final, Protocol, TypeAlias
+from uuid import UUID
+
+Millis: TypeAlias = int
+"""Milliseconds since 1970-01-01 UTC, or a length of time in milliseconds."""
+
+NEVER: Final[Millis] = 0xFFFF_FFFF_FFFF_FFFF
+"""Later than any time: "does not expire", "no deadline"."""
+
+PING_CONTENT_TYPE: Final = "application/vnd.ms-servicebus-ping"
+
+
+class Timestamp(int):
+    """A UTC time in milliseconds, told apart from a plain integer."""
+
+    __slots__ = ()
+
+
+class Duration(int):
+    """A length of time in 100 ns ticks (the wire's `com.microsoft:timespan`)."""
+
+    __slots__ = ()
+
+
+class Symbol(str):
+    """An AMQP symbol."""
+
+    __slots__ = ()
+
+
+Value: TypeAlias = (
+    None | bool | int | float | str | bytes | Decimal | UUID | Timestamp | Duration | Symbol
+)
+"""What an application property can hold. Nested values are kept in the payload, never looked at."""
+
+MessageId: TypeAlias = str | int | bytes | UUID
+
+
+class Message(Protocol):
+    """What core may ask of a message. The body is inside `payload`, and core never looks there.
+
+    An implementation parses lazily: a plain queue asks for the first group only.
+    """
+
+    @property
+    def payload(self) -> bytes: ...
+    @property
+    def ttl_ms(self) -> Millis | None: ...
+    @property
+    def scheduled_ms(self) -> Millis | None: ...
+    @property
+    def content_type(self) -> str | None: ...
+
+    # sessions, duplicate detection, partitions, priorities
+    @property
+    def message_id(self) -> MessageId | None: ...
+    @property
+    def session_id(self) -> str | None: ...
+    @property
+    def partition_key(self) -> str | None: ...
+    @property
+    def priority(self) -> int | None: ...
+
+    # rules
+    @property
+    def correlation_id(self) -> MessageId | None: ...
+    @property
+    def label(self) -> str | None: ...
+    @property
+    def to(self) -> str | None: ...
+    @property
+    def reply_to(self) -> str | None: ...
+    @property
+    def reply_to_session_id(self) -> str | None: ...
+    @property
+    def via_partition_key(self) -> str | None: ...
+    @property
+    def properties(self) -> Mapping[str, Value]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Edits:
+    """What the broker changes on a message after it was stored: dead-letter reasons, properties to
+    modify, rule actions. Laid over the stored bytes when the message is handed out."""
+
+    properties: Mapping[str, Value] = field(default_factory=dict)
+    """Application properties to set."""
+    removed: frozenset[str] = frozenset()
+    """Application properties to take away."""
+    system: Mapping[str, Value] = field(default_factory=dict)
+    """System properties to set, by their Service Bus name (`Label`, `SessionId`, …); None
+    clears."""
+
+    def then(self, later: Edits) -> Edits:
+        """This, and `later` on top of it."""
+        properties = {k: v for k, v in self.properties.items() if k not in later.removed}
+        properties.update(later.properties)
+        removed = self.removed.difference(later.properties) | later.removed
+        return Edits(properties, removed, {**self.system, **later.system})
+
+    def __bool__(self) -> bool:
+        return bool(self.properties or self.removed or self.system)
+
+
+NO_EDITS: Final = Edits()

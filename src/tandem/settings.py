@@ -1,0 +1,493 @@
+"""What an entity can be told, with Azure's names, defaults, ranges and texts.
+
+Here live `QueueSettings`, `TopicSettings`, `SubscriptionSettings` and `PrioritySettings`. What a
+setting does is in `core/`; the numbers of the ranges are in `limits.py`; how an entity is named is
+in `names.py`, whose words can be had from here too.
+
+The rule: a settings object is a plain value and may be wrong. `validate()` returns what is to be
+kept or raises `ArgumentError` naming the property; nothing else in the broker checks a range again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
+
+from tandem import limits
+from tandem.errors import ArgumentError
+from tandem.model import NEVER, Millis
+from tandem.names import DEAD_LETTER as DEAD_LETTER
+from tandem.names import DEFAULT_RULE as DEFAULT_RULE
+from tandem.names import MANAGEMENT as MANAGEMENT
+from tandem.names import SUBSCRIPTIONS as SUBSCRIPTIONS
+from tandem.names import TRANSFER as TRANSFER
+from tandem.names import Address as Address
+from tandem.names import canonical as canonical
+from tandem.names import canonical_rule as canonical_rule
+from tandem.names import canonical_subscription as canonical_subscription
+from tandem.names import split as split
+
+
+class EntityStatus(StrEnum):
+    """Who may use an entity. A disabled one keeps its messages, its timers and its rules."""
+
+    ACTIVE = "Active"
+    DISABLED = "Disabled"
+    SEND_DISABLED = "SendDisabled"
+    RECEIVE_DISABLED = "ReceiveDisabled"
+
+    @property
+    def allows_send(self) -> bool:
+        return self in (EntityStatus.ACTIVE, EntityStatus.RECEIVE_DISABLED)
+
+    @property
+    def allows_receive(self) -> bool:
+        return self in (EntityStatus.ACTIVE, EntityStatus.SEND_DISABLED)
+
+
+PrioritySource: TypeAlias = Literal["header", "property", "rules"]
+PRIORITY_SOURCES: Final[tuple[PrioritySource, ...]] = ("header", "property", "rules")
+
+
+@dataclass(frozen=True, slots=True)
+class PrioritySettings:
+    """Makes a queue or subscription a priority queue. Not a setting of Azure's.
+
+    Levels are numbered 0, the lowest, to `levels - 1`, which is received first.
+    """
+
+    levels: int = 10
+    source: PrioritySource = "header"
+    """Where a message's level comes from: the AMQP header's priority, an application property, or
+    rules over its properties, so that senders need not know the levels."""
+    property_name: str | None = None
+    """The application property (`source="property"` only)."""
+    rules: tuple[tuple[str, int], ...] = ()
+    """SQL filter and level, in order, the first match decides (`source="rules"` only). The texts
+    are parsed by core when the entity is created."""
+    aging_ms_per_level: Millis | None = None
+    """A waiting message counts one level higher for each such time; None: never."""
+    weights: tuple[int, ...] | None = None
+    """Shares of the levels, the lowest level's first; None: a higher level always goes first."""
+
+    def validate(self) -> PrioritySettings:
+        """These settings, or `ArgumentError`."""
+        low, high = limits.MIN_PRIORITY_LEVELS, limits.MAX_PRIORITY_LEVELS
+        _in_range("Priority.Levels", self.levels, low, high)
+        _source("Priority.Source", self.source)
+        if (self.source == "property") != bool(self.property_name):
+            why = "It is given with, and only with, the source 'property'."
+            raise _bad("Priority.PropertyName", self.property_name, why)
+        if self.property_name is not None and len(self.property_name) > limits.MAX_PROPERTY_NAME:
+            why = f"It exceeds {limits.MAX_PROPERTY_NAME} characters."
+            raise _bad("Priority.PropertyName", f"{self.property_name[:32]}…", why)
+        self._validate_rules()
+        if self.aging_ms_per_level is not None:
+            low, high = limits.MIN_AGING_MS, limits.MAX_AGING_MS
+            _in_range("Priority.AgingPerLevel", self.aging_ms_per_level, low, high)
+        if self.weights is not None:
+            if len(self.weights) != self.levels:
+                why = f"One weight for each of the {self.levels} levels is needed."
+                raise _bad("Priority.Weights", list(self.weights), why)
+            for weight in self.weights:
+                _in_range("Priority.Weights", weight, 1, limits.MAX_PRIORITY_WEIGHT)
+        return self
+
+    def _validate_rules(self) -> None:
+        if (self.source == "rules") != bool(self.rules):
+            why = "They are given with, and only with, the source 'rules'."
+            raise _bad("Priority.Rules", len(self.rules), why)
+        if len(self.rules) > limits.MAX_PRIORITY_RULES:
+            why = f"At most {limits.MAX_PRIORITY_RULES} rules are allowed."
+            raise _bad("Priority.Rules", len(self.rules), why)
+        for expression, level in self.rules:
+            if not expression.strip() or len(expression) > limits.MAX_SQL_TEXT:
+                why = f"An expression has 1 to {limits.MAX_SQL_TEXT} characters."
+                raise _bad("Priority.Rules", len(expression), why)
+            _in_range("Priority.Rules", level, 0, self.levels - 1)
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "levels": self.levels,
+            "source": self.source,
+            "property_name": self.property_name,
+            "rules": [[expression, level] for expression, level in self.rules],
+            "aging_ms_per_level": self.aging_ms_per_level,
+            "weights": None if self.weights is None else list(self.weights),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, object]) -> PrioritySettings:
+        """The inverse of `to_json`; absent keys get their defaults. Ranges are `validate`'s."""
+        return cls(**_read_fields(cls, data, "Priority."))
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """A queue's description."""
+
+    lock_duration_ms: Millis = limits.DEFAULT_LOCK_MS
+    max_size_mb: int = limits.DEFAULT_SIZE_MB
+    requires_duplicate_detection: bool = False
+    duplicate_window_ms: Millis = limits.DUPLICATE_WINDOW_DEFAULT_MS
+    requires_session: bool = False
+    default_ttl_ms: Millis = NEVER
+    dead_letter_on_expiration: bool = False
+    max_delivery_count: int = limits.DEFAULT_MAX_DELIVERY_COUNT
+    enable_partitioning: bool = False
+    auto_delete_on_idle_ms: Millis = NEVER
+    forward_to: str | None = None
+    forward_dead_letters_to: str | None = None
+    status: EntityStatus = EntityStatus.ACTIVE
+    max_message_size_kb: int = limits.DEFAULT_MESSAGE_KB
+    enable_batched_operations: bool = True
+    user_metadata: str | None = None
+    priority: PrioritySettings | None = None
+
+    def validate(self) -> QueueSettings:
+        """What is to be kept of these settings, or `ArgumentError`."""
+        _check_lock(self.lock_duration_ms)
+        _in_range("MaxDeliveryCount", self.max_delivery_count, 1, limits.MAX_DELIVERY_COUNT)
+        _check_size(self.max_size_mb)
+        _in_range("MaxMessageSizeInKilobytes", self.max_message_size_kb, 1, limits.MAX_MESSAGE_KB)
+        _check_window(self.duplicate_window_ms)
+        _check_metadata(self.user_metadata)
+        _check_forwarding(self)
+        if self.priority is not None:
+            self.priority.validate()
+        return replace(
+            self,
+            default_ttl_ms=_checked_ttl(self.default_ttl_ms),
+            auto_delete_on_idle_ms=_checked_idle(self.auto_delete_on_idle_ms, self.forward_to),
+        )
+
+    def to_json(self) -> dict[str, object]:
+        return _to_json(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, object]) -> QueueSettings:
+        """The inverse of `to_json`; absent keys get their defaults. Ranges are `validate`'s."""
+        return cls(**_read_fields(cls, data))
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """A topic's description. What concerns receiving is in each subscription's."""
+
+    max_size_mb: int = limits.DEFAULT_SIZE_MB
+    requires_duplicate_detection: bool = False
+    duplicate_window_ms: Millis = limits.DUPLICATE_WINDOW_DEFAULT_MS
+    default_ttl_ms: Millis = NEVER
+    enable_partitioning: bool = False
+    auto_delete_on_idle_ms: Millis = NEVER
+    status: EntityStatus = EntityStatus.ACTIVE
+    max_message_size_kb: int = limits.DEFAULT_MESSAGE_KB
+    enable_batched_operations: bool = True
+    user_metadata: str | None = None
+
+    def validate(self) -> TopicSettings:
+        """What is to be kept of these settings, or `ArgumentError`."""
+        _check_size(self.max_size_mb)
+        _in_range("MaxMessageSizeInKilobytes", self.max_message_size_kb, 1, limits.MAX_MESSAGE_KB)
+        _check_window(self.duplicate_window_ms)
+        _check_metadata(self.user_metadata)
+        if self.status is EntityStatus.RECEIVE_DISABLED:
+            raise _bad("Status", self.status, "A Topic can't be ReceiveDisabled.")
+        return replace(
+            self,
+            default_ttl_ms=_checked_ttl(self.default_ttl_ms),
+            auto_delete_on_idle_ms=_checked_idle(self.auto_delete_on_idle_ms, None),
+        )
+
+    def to_json(self) -> dict[str, object]:
+        return _to_json(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, object]) -> TopicSettings:
+        """The inverse of `to_json`; absent keys get their defaults. Ranges are `validate`'s."""
+        return cls(**_read_fields(cls, data))
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionSettings:
+    """A subscription's description. Size, duplicates and partitions are its topic's."""
+
+    lock_duration_ms: Millis = limits.DEFAULT_LOCK_MS
+    requires_session: bool = False
+    default_ttl_ms: Millis = NEVER
+    dead_letter_on_expiration: bool = False
+    dead_letter_on_filter_error: bool = True
+    max_delivery_count: int = limits.DEFAULT_MAX_DELIVERY_COUNT
+    auto_delete_on_idle_ms: Millis = NEVER
+    forward_to: str | None = None
+    forward_dead_letters_to: str | None = None
+    status: EntityStatus = EntityStatus.ACTIVE
+    enable_batched_operations: bool = True
+    user_metadata: str | None = None
+    priority: PrioritySettings | None = None
+
+    def validate(self) -> SubscriptionSettings:
+        """What is to be kept of these settings, or `ArgumentError`."""
+        _check_lock(self.lock_duration_ms)
+        _in_range("MaxDeliveryCount", self.max_delivery_count, 1, limits.MAX_DELIVERY_COUNT)
+        _check_metadata(self.user_metadata)
+        _check_forwarding(self)
+        if self.status is EntityStatus.SEND_DISABLED:
+            raise _bad("Status", self.status, "A Subscription can't be SendDisabled.")
+        if self.priority is not None:
+            self.priority.validate()
+        return replace(
+            self,
+            default_ttl_ms=_checked_ttl(self.default_ttl_ms),
+            auto_delete_on_idle_ms=_checked_idle(self.auto_delete_on_idle_ms, self.forward_to),
+        )
+
+    def to_json(self) -> dict[str, object]:
+        return _to_json(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, object]) -> SubscriptionSettings:
+        """The inverse of `to_json`; absent keys get their defaults. Ranges are `validate`'s."""
+        return cls(**_read_fields(cls, data))
+
+
+Settings: TypeAlias = QueueSettings | TopicSettings | SubscriptionSettings
+S = TypeVar("S", QueueSettings, TopicSettings, SubscriptionSettings)
+
+_KINDS: Final[Mapping[type, str]] = MappingProxyType(
+    {QueueSettings: "Queue", TopicSettings: "Topic", SubscriptionSettings: "Subscription"}
+)
+_FIXED: Final = ("requires_session", "requires_duplicate_detection", "enable_partitioning")
+
+
+def check_update(old: S, new: S) -> None:
+    """Raises `ArgumentError` when `new` changes what is fixed at creation."""
+    assert type(old) is type(new), "an entity keeps its kind"
+    for name in _FIXED:
+        if getattr(old, name, None) == getattr(new, name, None):
+            continue
+        kind = _KINDS[type(new)]
+        if name == "enable_partitioning":
+            why = f"Partitioning can't be changed for {kind}."
+        else:
+            azure = AZURE_NAMES[name]
+            why = f"The value for {azure} property of an existing {kind} can't be changed."
+        raise _bad(AZURE_NAMES[name], getattr(new, name), why)
+
+
+# ------------------------------------------------------------------------------ the ranges
+
+
+def _bad(name: str, value: object, why: str) -> ArgumentError:
+    return ArgumentError(f"SubCode=40000. {why} Parameter name: {name}. Actual value was {value}.")
+
+
+def _in_range(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise _bad(name, value, f"The value must be between {low} and {high}.")
+
+
+def _check_lock(value: Millis) -> None:
+    if value > limits.MAX_LOCK_MS:
+        minutes = limits.MAX_LOCK_MS // limits.MINUTE_MS
+        why = f"The supplied lock time exceeds the allowed maximum of '{minutes}' minutes."
+        raise _bad("LockDuration", _shown(value), why)
+    if value < limits.MIN_LOCK_MS:
+        seconds = limits.MIN_LOCK_MS // limits.SECOND_MS
+        why = f"The supplied lock time is below the allowed minimum of '{seconds}' seconds."
+        raise _bad("LockDuration", _shown(value), why)
+
+
+def _check_size(value: int) -> None:
+    if value not in limits.ALLOWED_SIZES_MB:
+        allowed = ";".join(str(size) for size in limits.ALLOWED_SIZES_MB)
+        raise ArgumentError(
+            f"SubCode=40000. The specified value {value} is invalid. The property "
+            f"'MaxSizeInMegabytes', must be one of the following values: {allowed}."
+        )
+
+
+def _check_window(value: Millis) -> None:
+    if not limits.DUPLICATE_WINDOW_MIN_MS <= value <= limits.DUPLICATE_WINDOW_MAX_MS:
+        why = "The duplicate detection history must be between 20 seconds and 7 days."
+        raise _bad("DuplicateDetectionHistoryTimeWindow", _shown(value), why)
+
+
+def _check_metadata(value: str | None) -> None:
+    if value is not None and len(value) > limits.MAX_USER_METADATA:
+        why = f"It exceeds the allowed maximum of {limits.MAX_USER_METADATA} characters."
+        raise _bad("UserMetadata", f"{len(value)} characters long", why)
+
+
+def _check_forwarding(settings: QueueSettings | SubscriptionSettings) -> None:
+    for name in ("forward_to", "forward_dead_letters_to"):
+        target: str | None = getattr(settings, name)
+        if target is not None:
+            try:
+                canonical(target)
+            except ArgumentError as error:
+                raise ArgumentError(f"{error} Parameter name: {AZURE_NAMES[name]}.") from None
+    if settings.requires_session and settings.forward_to is not None:
+        why = "Auto forwarding can't be enabled on an entity that requires sessions."
+        raise _bad("ForwardTo", settings.forward_to, why)
+
+
+def _checked_ttl(value: Millis) -> Millis:
+    if value < limits.MIN_TTL_MS:
+        why = "The supplied time to live is below the allowed minimum of '1' second."
+        raise _bad("DefaultMessageTimeToLive", _shown(value), why)
+    return NEVER if value >= limits.MAX_DURATION_MS else value
+
+
+def _checked_idle(value: Millis, forward_to: str | None) -> Millis:
+    if value < limits.MIN_AUTO_DELETE_MS:
+        why = "The supplied idle time is below the allowed minimum of '5' minutes."
+        raise _bad("AutoDeleteOnIdle", _shown(value), why)
+    # A source of auto-forwarding is never received from, so it would always look idle.
+    return NEVER if forward_to is not None or value >= limits.MAX_DURATION_MS else value
+
+
+def _shown(value: Millis) -> str:
+    return "infinite" if value >= limits.MAX_DURATION_MS else f"{value} ms"
+
+
+# ---------------------------------------------------------------------------- plain dicts
+
+
+def _boolean(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise _bad(name, repr(value), "It must be true or false.")
+    return value
+
+
+def _integer(name: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise _bad(name, repr(value), "It must be an integer.")
+    return value
+
+
+def _or_none(name: str, value: object) -> int | None:
+    return None if value is None else _integer(name, value)
+
+
+def _or_never(name: str, value: object) -> Millis:
+    return NEVER if value is None else _integer(name, value)
+
+
+def _text(name: str, value: object) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise _bad(name, repr(value), "It must be a text.")
+    return value
+
+
+def _status(name: str, value: object) -> EntityStatus:
+    try:
+        return EntityStatus(cast(str, value))
+    except ValueError:
+        allowed = ";".join(EntityStatus)
+        raise _bad(name, repr(value), f"It must be one of: {allowed}.") from None
+
+
+def _source(name: str, value: object) -> PrioritySource:
+    for source in PRIORITY_SOURCES:
+        if value == source:
+            return source
+    raise _bad(name, repr(value), f"It must be one of: {';'.join(PRIORITY_SOURCES)}.")
+
+
+def _rules(name: str, value: object) -> tuple[tuple[str, int], ...]:
+    why = "It must be a list of [expression, level]."
+    if not isinstance(value, list | tuple):
+        raise _bad(name, repr(value), why)
+    rules = []
+    for rule in value:
+        if not isinstance(rule, list | tuple) or len(rule) != 2 or not isinstance(rule[0], str):
+            raise _bad(name, repr(rule), why)
+        rules.append((rule[0], _integer(name, rule[1])))
+    return tuple(rules)
+
+
+def _weights(name: str, value: object) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list | tuple):
+        raise _bad(name, repr(value), "It must be a list of integers.")
+    return tuple(_integer(name, weight) for weight in value)
+
+
+def _priority(name: str, value: object) -> PrioritySettings | None:
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise _bad(name, repr(value), "It must be an object.")
+    return PrioritySettings.from_json(value)
+
+
+_Reader: TypeAlias = Callable[[str, object], object]
+_ENTITY_FIELDS: Final[Mapping[str, tuple[str, _Reader]]] = {
+    "lock_duration_ms": ("LockDuration", _integer),
+    "max_size_mb": ("MaxSizeInMegabytes", _integer),
+    "requires_duplicate_detection": ("RequiresDuplicateDetection", _boolean),
+    "duplicate_window_ms": ("DuplicateDetectionHistoryTimeWindow", _integer),
+    "requires_session": ("RequiresSession", _boolean),
+    "default_ttl_ms": ("DefaultMessageTimeToLive", _or_never),
+    "dead_letter_on_expiration": ("DeadLetteringOnMessageExpiration", _boolean),
+    "dead_letter_on_filter_error": ("DeadLetteringOnFilterEvaluationExceptions", _boolean),
+    "max_delivery_count": ("MaxDeliveryCount", _integer),
+    "enable_partitioning": ("EnablePartitioning", _boolean),
+    "auto_delete_on_idle_ms": ("AutoDeleteOnIdle", _or_never),
+    "forward_to": ("ForwardTo", _text),
+    "forward_dead_letters_to": ("ForwardDeadLetteredMessagesTo", _text),
+    "status": ("Status", _status),
+    "max_message_size_kb": ("MaxMessageSizeInKilobytes", _integer),
+    "enable_batched_operations": ("EnableBatchedOperations", _boolean),
+    "user_metadata": ("UserMetadata", _text),
+    "priority": ("Priority", _priority),
+}
+_PRIORITY_FIELDS: Final[Mapping[str, tuple[str, _Reader]]] = {
+    "levels": ("Levels", _integer),
+    "source": ("Source", _source),
+    "property_name": ("PropertyName", _text),
+    "rules": ("Rules", _rules),
+    "aging_ms_per_level": ("AgingPerLevel", _or_none),
+    "weights": ("Weights", _weights),
+}
+
+AZURE_NAMES: Final[Mapping[str, str]] = MappingProxyType(
+    {name: azure for name, (azure, _) in _ENTITY_FIELDS.items()}
+)
+"""Our name of a property → the name that Azure's descriptions and error texts have for it."""
+
+
+def _to_json(settings: Settings) -> dict[str, object]:
+    """Every property by name, defaults too, so that what is stored does not change its meaning when
+    a later version changes a default. NEVER becomes None."""
+    plain: dict[str, object] = {}
+    for field in fields(settings):
+        value: object = getattr(settings, field.name)
+        if isinstance(value, PrioritySettings):
+            value = value.to_json()
+        elif isinstance(value, EntityStatus):
+            value = value.value
+        elif _ENTITY_FIELDS[field.name][1] is _or_never and value == NEVER:
+            value = None
+        plain[field.name] = value
+    return plain
+
+
+def _read_fields(
+    cls: type[Settings] | type[PrioritySettings], data: Mapping[str, object], prefix: str = ""
+) -> dict[str, Any]:
+    table = _PRIORITY_FIELDS if cls is PrioritySettings else _ENTITY_FIELDS
+    known = {field.name for field in fields(cls)}
+    values: dict[str, Any] = {}
+    for name, value in data.items():
+        if name not in known:
+            kind = _KINDS.get(cls, "Priority")
+            raise ArgumentError(f"SubCode=40000. A {kind} has no property '{name}'.")
+        azure, read = table[name]
+        values[name] = read(prefix + azure, value)
+    return values

@@ -1,0 +1,1 @@
+"""The log: bytes in groups, durable one by one. What the bytes mean is `records`."""

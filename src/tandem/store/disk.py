@@ -1,0 +1,224 @@
+"""The one file module: every file operation of the store goes through a `Disk`.
+
+What lives here: the seam (`Disk`, `File`) and the real thing over `os`. What does not: any idea of
+what the files contain. The rule: the tests replace the disk by one that records, fails or reorders,
+so nothing in `store` may touch a file in another way; and nothing here retries or hides an OSError.
+
+The store relies on this and on nothing more:
+
+- what was synced survives a power cut, and a name survives it once its folder was synced;
+- a rename is atomic: the new name is the whole old file, or it is not there;
+- of unsynced writes any sector may be there, missing or garbled, in any order; bytes that were not
+  written keep their value (SQLite calls this powersafe overwrite).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from tandem.store.api import Buffer
+
+
+class File(Protocol):
+    """An open file. It closes when it is told to, or when the last user lets go of it."""
+
+    def pread(self, length: int, offset: int) -> bytes:
+        """`length` bytes, fewer only at the end of the file."""
+        ...
+
+    def pwrite(self, buffers: Sequence[Buffer], offset: int) -> None:
+        """All the buffers, one behind the other; not synced."""
+        ...
+
+    def pwrite_synced(self, buffers: Sequence[Buffer], offset: int) -> None:
+        """The same, and these bytes are on stable storage on return."""
+        ...
+
+    def sync(self) -> None:
+        """All data of the file, and its size, are on stable storage on return."""
+        ...
+
+    def settle(self) -> None:
+        """`sync`, and what is read from now on comes from the disk. After a failed sync the cache
+        may show bytes that never arrived, and a second sync would not say so."""
+        ...
+
+    def allocate(self, size: int) -> None:
+        """Reserve the space; the new part reads as zeros."""
+        ...
+
+    def truncate(self, size: int) -> None: ...
+    def size(self) -> int: ...
+    def modified_ms(self) -> int: ...
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    def create(self, path: str) -> File:
+        """A new, empty file, open for reading and writing; one of that name is emptied."""
+        ...
+
+    def open(self, path: str, *, writable: bool = False) -> File: ...
+    def rename(self, path: str, new_path: str) -> None: ...
+    def unlink(self, path: str) -> None: ...
+
+    def list_folder(self, folder: str) -> list[str]:
+        """The names in it, sorted; raises FileNotFoundError."""
+        ...
+
+    def make_folder(self, folder: str) -> None:
+        """Durable on return; no error if it is there."""
+        ...
+
+    def sync_folder(self, folder: str) -> None: ...
+
+    def lock(self, path: str) -> File | None:
+        """The lock, held until the file closes or the process ends; None if another one has it."""
+        ...
+
+    def free_bytes(self, folder: str) -> int: ...
+
+    def entropy(self, length: int) -> bytes:
+        """Random bytes that no client can know."""
+        ...
+
+
+_DSYNC: Final[int] = getattr(os, "RWF_DSYNC", 0)
+_MAX_BUFFERS: Final = 512
+"""Below IOV_MAX (1024 on Linux)."""
+
+
+class RealFile:
+    __slots__ = ("_dsync", "_fd")
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._dsync = _DSYNC
+
+    def pread(self, length: int, offset: int) -> bytes:
+        data = os.pread(self._fd, length, offset)
+        while len(data) < length:
+            more = os.pread(self._fd, length - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def pwrite(self, buffers: Sequence[Buffer], offset: int) -> None:
+        self._write(buffers, offset, 0)
+
+    def pwrite_synced(self, buffers: Sequence[Buffer], offset: int) -> None:
+        if self._dsync:
+            try:
+                self._write(buffers, offset, self._dsync)
+                return
+            except OSError as error:
+                # Not a failed write: this file system or kernel does not know the flag.
+                if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+                    raise
+                self._dsync = 0
+        self._write(buffers, offset, 0)
+        self.sync()
+
+    def _write(self, buffers: Sequence[Buffer], offset: int, flags: int) -> None:
+        for first in range(0, len(buffers), _MAX_BUFFERS):
+            part = buffers[first : first + _MAX_BUFFERS]
+            length = sum(map(len, part))
+            written = os.pwritev(self._fd, part, offset, flags)
+            if written < length:
+                # A short write is no error: the rest either goes in, or says what is wrong.
+                rest = memoryview(b"".join(part))
+                while written < length:
+                    written += os.pwritev(self._fd, [rest[written:]], offset + written, flags)
+            offset += length
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def settle(self) -> None:
+        os.fsync(self._fd)
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def allocate(self, size: int) -> None:
+        os.posix_fallocate(self._fd, 0, size)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def modified_ms(self) -> int:
+        return os.fstat(self._fd).st_mtime_ns // 1_000_000
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        # A reader may still hold the file of a segment that was dropped meanwhile: the last one
+        # closes it, so that no read ever meets a descriptor that was given out again.
+        self.close()
+
+
+class RealDisk:
+    """The file system of this machine."""
+
+    __slots__ = ()
+
+    def create(self, path: str) -> File:
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        return RealFile(os.open(path, flags, 0o600))
+
+    def open(self, path: str, *, writable: bool = False) -> File:
+        flags = os.O_RDWR if writable else os.O_RDONLY
+        return RealFile(os.open(path, flags | os.O_CLOEXEC))
+
+    def rename(self, path: str, new_path: str) -> None:
+        os.rename(path, new_path)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def list_folder(self, folder: str) -> list[str]:
+        return sorted(os.listdir(folder))
+
+    def make_folder(self, folder: str) -> None:
+        if os.path.isdir(folder):
+            return
+        parent = os.path.dirname(os.path.abspath(folder))
+        self.make_folder(parent)
+        os.mkdir(folder, 0o700)
+        self.sync_folder(parent)
+
+    def sync_folder(self, folder: str) -> None:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def lock(self, path: str) -> File | None:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        except OSError:
+            os.close(fd)
+            raise
+        return RealFile(fd)
+
+    def free_bytes(self, folder: str) -> int:
+        found = os.statvfs(folder)
+        return found.f_bavail * found.f_frsize
+
+    def entropy(self, length: int) -> bytes:
+        return os.urandom(length)

@@ -1,0 +1,364 @@
+"""The power-cut harness: `python -m tests.crash.powercut --images 20000 --flips 2000`.
+
+Runs the production `FileStore` on a recording disk, cuts the power anywhere, opens what is left
+with the production store, and compares with what was promised before the cut:
+
+- it opens; every group whose append returned, and that was not dropped, is there byte for byte and
+  in order, and at most the one group more that was being written;
+- the index is the last one whose save returned, or the one that was being saved;
+- what is left can be written to, and cut again, also in the middle of the recovery.
+
+Then it flips single bits in folders at rest: each must be detected and named, or change nothing.
+And since a harness without teeth finds nothing, it runs with the syncs left out and must find
+losses (the canary). Level 1 is the store alone, here; a level on top uses `after_power_cut` alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import random
+import sys
+import time
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from tandem.errors import CorruptLogError, StoreError
+from tandem.store.api import GROUP_HEADER, Group, Index
+from tandem.store.files import FileStore
+from tandem.store.segment import HEADER
+from tests.crash.recording_disk import EVERY_SYNC, RecordingDisk, after_power_cut
+
+FOLDER = "data"
+STEPS = 70
+IMAGES_PER_RUN = 60
+
+
+class Bad(Exception):
+    """A promise that was not kept."""
+
+
+# --- what was promised ----------------------------------------------------------------------------
+
+
+class Appending(NamedTuple):
+    group: Group
+
+
+class Appended(NamedTuple):
+    group: Group
+
+
+class Saving(NamedTuple):
+    saved: Index
+
+
+class Saved(NamedTuple):
+    saved: Index
+
+
+class Dropping(NamedTuple):
+    place: int
+
+
+Promise: TypeAlias = Appending | Appended | Saving | Saved | Dropping
+
+
+@dataclass
+class Promises:
+    """The notes before a cut, added up."""
+
+    groups: list[Group] = field(default_factory=list)
+    pending: Group | None = None
+    index: Index | None = None
+    pending_index: Index | None = None
+    dropped: int = 0
+
+    def add(self, notes: Iterable[object]) -> None:
+        for note in notes:
+            match note:
+                case Appending(group):
+                    self.pending = group
+                case Appended(group):
+                    self.groups.append(group)
+                    self.pending = None
+                case Saving(index):
+                    self.pending_index = index
+                case Saved(index):
+                    self.index = index
+                    self.pending_index = None
+                case Dropping(place):
+                    self.dropped = max(self.dropped, place)
+
+    def check(self, store: FileStore) -> None:
+        """Compare, and settle what was pending: from now on it is there for good, or it is gone."""
+        start = store.start
+        if start > self.dropped:
+            raise Bad(f"the log begins at {start}, but only {self.dropped} was dropped")
+        found = list(store.replay(start))
+        expected = [group for group in self.groups if group.place >= start]
+        if self.pending is not None and found == [*expected, self.pending]:
+            self.groups.append(self.pending)
+        elif found != expected:
+            raise Bad(_difference(expected, found))
+        self.pending = None
+        end = found[-1].place + GROUP_HEADER + len(found[-1].body) if found else None
+        if end is not None and store.end != end:
+            raise Bad(f"the end is {store.end}, but the last group ends at {end}")
+        for group in found[-2:]:
+            if store.read(group.place + GROUP_HEADER, len(group.body)) != group.body:
+                raise Bad(f"the group at {group.place} reads differently")
+        index = store.load_index()
+        if index not in (self.index, self.pending_index):
+            raise Bad(f"the index {index!r:.80} was not saved last, but {self.index!r:.80}")
+        self.index, self.pending_index = index, None
+        if store.warnings:
+            raise Bad(f"warnings: {store.warnings}")
+
+
+def _difference(expected: list[Group], found: list[Group]) -> str:
+    for wanted, got in zip(expected, found, strict=False):
+        if wanted != got:
+            return f"the group at {wanted.place} is not what was acknowledged"
+    return f"{len(found)} groups are there, {len(expected)} were acknowledged"
+
+
+# --- what is done ---------------------------------------------------------------------------------
+
+
+class Workload:
+    """Random steps on a store: append, mark, save an index, drop, close and open again."""
+
+    def __init__(self, disk: RecordingDisk, rng: random.Random, segment_bytes: int) -> None:
+        self._disk = disk
+        self._random = rng
+        self._segment_bytes = segment_bytes
+        self.store = self.open()
+
+    def open(self) -> FileStore:
+        return FileStore(FOLDER, disk=self._disk, segment_bytes=self._segment_bytes)
+
+    def step(self) -> None:
+        draw = self._random.random()
+        if draw < 0.70:
+            self._append()
+        elif draw < 0.80:
+            self.store.mark_idle()
+        elif draw < 0.88:
+            self._save_index()
+        elif draw < 0.96:
+            self._drop()
+        else:
+            self.store.close()
+            self.store = self.open()
+
+    def _append(self) -> None:
+        rng = self._random
+        length = rng.choice((0, 7, 40, 100, 400, 700, 1500))
+        if rng.random() < 0.02:
+            length = self._segment_bytes  # needs a segment of its own size
+        body = rng.randbytes(length)
+        if rng.random() < 0.2:
+            # A hostile body: real headers of this very log, in the hope to pass for a group.
+            name = rng.choice([n for n in self._disk.names if n.endswith(".log")])
+            body = bytes(self._disk.contents[self._disk.names[name]][HEADER:][:length]) + body
+        group = Group(self.store.end, body)
+        self._disk.note(Appending(group))
+        middle = rng.randrange(len(body) + 1)
+        self.store.append([body[:middle], body[middle:]])
+        self._disk.note(Appended(group))
+
+    def _save_index(self) -> None:
+        index = Index(self.store.end, self._random.randbytes(self._random.choice((0, 50, 2000))))
+        self._disk.note(Saving(index))
+        self.store.save_index(index.place, [index.data])
+        self._disk.note(Saved(index))
+
+    def _drop(self) -> None:
+        index = self.store.load_index()
+        if index is not None:
+            place = self._random.randint(self.store.start, index.place)
+            self._disk.note(Dropping(place))
+            self.store.drop_before(place)
+
+
+def images(seed: int, count: int, forgets: Collection[str] = ()) -> Iterator[str | None]:
+    """One workload, `count` power cuts of it; for each what is bad, or None."""
+    rng = random.Random(seed)
+    segment_bytes = HEADER + rng.choice((900, 2000, 6000))
+    disk = RecordingDisk(seed, forgets=forgets)
+    workload = Workload(disk, rng, segment_bytes)
+    for _ in range(STEPS):
+        workload.step()
+    for number in range(count):
+        image_rng = random.Random(f"{seed} {number}")
+        try:
+            _one_image(disk, image_rng, segment_bytes)
+        except (Bad, StoreError) as error:
+            yield f"{type(error).__name__}: {error}"
+        else:
+            yield None
+
+
+def _one_image(disk: RecordingDisk, rng: random.Random, segment_bytes: int) -> None:
+    image = after_power_cut(disk, rng)
+    promises = Promises()
+    promises.add(image.promised)
+    while True:
+        # The next life on the same disk. Its first operations are the recovery itself, and the
+        # next cut may fall among them.
+        workload = Workload(image, rng, segment_bytes)
+        promises.check(workload.store)
+        for _ in range(rng.choice((0, 1, 1, 5))):
+            workload.step()
+        if rng.random() < 0.6:
+            break
+        image = after_power_cut(image, rng)
+        promises.add(image.promised)
+    # And the end of this life, without a cut.
+    promises.add(operation.value for operation in image.journal if hasattr(operation, "value"))
+    image._locked.clear()
+    promises.check(Workload(image, rng, segment_bytes).store)
+
+
+# --- flipped bits ---------------------------------------------------------------------------------
+
+
+def flips(seed: int, count: int) -> Iterator[str]:
+    """One folder at rest, `count` single bits flipped in it: "detected", "harmless", or what is
+    wrong."""
+    rng = random.Random(seed)
+    segment_bytes = HEADER + rng.choice((900, 2000, 6000))
+    disk = RecordingDisk(seed)
+    workload = Workload(disk, rng, segment_bytes)
+    for _ in range(STEPS):
+        workload.step()
+    if rng.random() < 0.5:
+        workload.store.close()
+    else:
+        workload.store.mark_idle()  # a kill while nothing was being written
+    expected = _everything(disk.clone(), segment_bytes)
+    for number in range(count):
+        yield _one_flip(disk.clone(), random.Random(f"{seed} {number}"), segment_bytes, expected)
+
+
+Everything: TypeAlias = tuple[int, int, list[Group], Index | None]
+
+
+def _everything(disk: RecordingDisk, segment_bytes: int) -> Everything:
+    store = FileStore(FOLDER, disk=disk, segment_bytes=segment_bytes)
+    index = store.load_index()
+    groups = list(store.replay(store.start))
+    if store.warnings:
+        raise Warned(" ".join(store.warnings))
+    return store.start, store.end, groups, index
+
+
+class Warned(Exception):
+    """The store went round a damage, and said so."""
+
+
+def _one_flip(
+    disk: RecordingDisk, rng: random.Random, segment_bytes: int, expected: Everything
+) -> str:
+    path = rng.choice([path for path, file in disk.names.items() if disk.contents[file]])
+    content = disk.contents[disk.names[path]]
+    used = [at for at, byte in enumerate(content) if byte]
+    # Three in four where something is written: most of a segment is empty or left from before.
+    at = rng.choice(used) if rng.random() < 0.75 else rng.randrange(len(content))
+    content[at] ^= 1 << rng.randrange(8)
+    name = path.removeprefix(FOLDER + "/")
+    try:
+        found = _everything(disk, segment_bytes)
+    except CorruptLogError as error:
+        if error.segment != name:
+            return f"byte {at} of {name}: but the error says {error}"
+        return "detected"
+    except Warned as warning:
+        return "detected" if name in str(warning) else f"byte {at} of {name}: {warning}"
+    except StoreError as error:
+        return f"byte {at} of {name}: {error}"
+    return "harmless" if found == expected else f"byte {at} of {name}: silent"
+
+
+# --- all of it ------------------------------------------------------------------------------------
+
+
+class Job(NamedTuple):
+    kind: str
+    seed: int
+    images: int
+
+
+def run(job: Job) -> list[tuple[int, str]]:
+    """(seed, result) of each image or flip; results of images are "" when good."""
+    if job.kind == "flip":
+        return [(job.seed, result) for result in flips(job.seed, job.images)]
+    forgets = {"image": frozenset[str](), "canary": EVERY_SYNC}.get(job.kind, {job.kind})
+    return [(job.seed, result or "") for result in images(job.seed, job.images, forgets)]
+
+
+def jobs(kind: str, seed: int, count: int) -> list[Job]:
+    return [
+        Job(kind, seed + done, min(IMAGES_PER_RUN, count - done))
+        for done in range(0, count, IMAGES_PER_RUN)
+    ]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="powercut", description=__doc__.split("\n\n")[0])
+    parser.add_argument("--images", type=int, default=2_000)
+    parser.add_argument("--flips", type=int, default=400)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--no-sync", action="store_true", help="the images without any sync")
+    options = parser.parse_args(arguments)
+    began = time.monotonic()
+    with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
+
+        def results(kind: str, count: int) -> list[tuple[int, str]]:
+            found: list[tuple[int, str]] = []
+            for part in pool.imap_unordered(run, jobs(kind, options.seed, count)):
+                found += part
+                if len(found) % 6_000 < len(part) and len(found) < count:
+                    print(f"  {len(found)} of {count} …", flush=True)
+            return found
+
+        failed = False
+        cut = results("canary" if options.no_sync else "image", options.images)
+        bad = [(seed, what) for seed, what in cut if what]
+        for seed, what in bad[:5]:
+            print(f"  seed {seed}: {what}")
+        rate = len(cut) / (time.monotonic() - began)
+        print(f"{len(cut)} images: {len(bad)} bad ({rate:.0f} images/s)", flush=True)
+        failed |= bool(bad)
+
+        flipped = results("flip", options.flips)
+        silent = [(s, what) for s, what in flipped if what not in ("detected", "harmless")]
+        detected = sum(what == "detected" for _, what in flipped)
+        for seed, what in silent[:5]:
+            print(f"  seed {seed}: {what}")
+        print(
+            f"{len(flipped)} flips: {detected} detected, "
+            f"{len(flipped) - detected - len(silent)} harmless, {len(silent)} silent",
+            flush=True,
+        )
+        failed |= bool(silent)
+
+        for kind, count, missing in (
+            ("canary", 300, "without any sync"),
+            ("write", 100, "without the sync of a group"),
+            ("folder", 100, "without the sync of a folder"),
+            ("file", 100, "without the sync of a file"),
+        ):
+            found = results(kind, count)
+            losses = sum(bool(what) for _, what in found)
+            verdict = "as it must be" if losses else "THE HARNESS IS BLIND"
+            print(f"canary: {losses} of {count} images bad {missing}, {verdict}", flush=True)
+            failed |= not losses
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

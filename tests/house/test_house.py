@@ -1,0 +1,197 @@
+"""The repository checks itself: layers, purity, forbidden words, length of files, stray paths."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SRC = ROOT / "src"
+MODULES = sorted(SRC.rglob("*.py"))
+
+PURE = (
+    "amqp", "core",
+    "changes.py", "errors.py", "limits.py", "model.py", "names.py", "settings.py",
+)  # fmt: skip
+"""Bytes, commands and `now` in, values out."""
+
+THIRD_PARTY: dict[str, frozenset[str]] = {}
+"""Path below src/ → what it imports beyond the standard library. All others: nothing."""
+
+MAX_LINES = 600
+LONG: dict[str, str] = {
+    "tandem/core/queue.py": "the heart: what a queue, a subscription and a dead-letter queue share",
+    "tandem/amqp/types.py": "one table of the AMQP type system, read and written side by side",
+    "tandem/amqp/message.py": "the sections of a message, walked and rewritten in one place",
+}
+"""Files that may be longer, with the reason."""
+
+# Bytes never choose code: no pickle in any form, nothing evaluated, nothing imported by name.
+BANNED_IMPORTS = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "yaml", "xml", "lxml"}
+BANNED_CALLS = {"eval", "exec", "compile", "__import__", "import_module"}
+OWNERS = {"datetime", "datetime.datetime", "date", "uuid", "importlib", "builtins"}
+# Time and chance come in as arguments.
+IMPURE_CALLS = {"now", "utcnow", "today", "uuid1", "uuid4", "urandom", "open", "print", "input"}
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def _imports(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            yield node.module.partition(".")[0]
+
+
+def _calls(tree: ast.AST) -> Iterator[str]:
+    """Names that are called: `f(…)`, and `uuid.f(…)`, but not a method of an object of ours."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            if isinstance(node.func, ast.Name):
+                yield node.func.id
+            elif isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) in OWNERS:
+                yield node.func.attr
+
+
+def _lint_imports(root: Path) -> subprocess.CompletedProcess[str]:
+    code = "from importlinter.cli import lint_imports_command; lint_imports_command()"
+    return subprocess.run(
+        [sys.executable, "-c", code, "--no-logo", "--no-cache"],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root / "src"), "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_imports_go_down_only() -> None:
+    """Both contracts of pyproject.toml hold, and both are run."""
+    result = _lint_imports(ROOT)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "2 kept, 0 broken" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "contract"),
+    [
+        ("limits.py", "import time", "The pure parts touch nothing"),
+        ("core/extra.py", "from asyncio import Queue", "The pure parts touch nothing"),
+        ("errors.py", "import tandem.settings", "Imports go down only"),
+        ("core/extra.py", "import tandem.store", "Imports go down only"),
+        ("helpers.py", '"""A module without a place."""', "Imports go down only"),
+    ],
+)
+def test_the_contracts_bite(tmp_path: Path, module: str, line: str, contract: str) -> None:
+    """The canary: a wrong import, or a module without a layer, must be reported."""
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    shutil.copytree(SRC, tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    path = tmp_path / "src" / "tandem" / module
+    old = path.read_text(encoding="utf-8") if path.exists() else '"""Extra."""\n'
+    path.write_text(f"{old}\n{line}\n", encoding="utf-8")
+    result = _lint_imports(tmp_path)
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert re.search(rf"{contract}\s+BROKEN", result.stdout) or contract in result.stdout
+
+
+@pytest.mark.parametrize("path", MODULES, ids=_name)
+def test_module(path: Path) -> None:
+    """Each module says what it is, is of a readable length, and keeps away from what is banned."""
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    name = path.relative_to(SRC).as_posix()
+    assert ast.get_docstring(tree), "a module opens with what lives here"
+    assert not BANNED_IMPORTS.intersection(_imports(tree))
+    assert not BANNED_CALLS.intersection(_calls(tree))
+
+    outside = {
+        package
+        for package in _imports(tree)
+        if package not in sys.stdlib_module_names and package not in ("tandem", "__future__")
+    }
+    assert outside == THIRD_PARTY.get(name, frozenset())
+
+    lines = text.count("\n")
+    assert lines <= MAX_LINES or name in LONG, f"{lines} lines; split it, or give a reason in LONG"
+
+
+def _pure_modules() -> list[Path]:
+    package = SRC / "tandem"
+    return [path for path in MODULES if path.relative_to(package).parts[0] in PURE]
+
+
+@pytest.mark.parametrize("path", _pure_modules(), ids=_name)
+def test_pure_module(path: Path) -> None:
+    """No call in a pure part asks for the time, for chance, or for a file."""
+    assert not IMPURE_CALLS.intersection(_calls(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+def test_reasons_are_needed() -> None:
+    """A file that became short again loses its exception."""
+    for name, reason in LONG.items():
+        assert reason
+        assert (SRC / name).read_text(encoding="utf-8").count("\n") > MAX_LINES, name
+
+
+def _our_files() -> list[Path]:
+    """What git has or would take; without git, all but hidden folders."""
+    git = shutil.which("git")
+    if git is not None and (ROOT / ".git").exists():
+        listed = subprocess.run(
+            [git, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        paths = [ROOT / name for name in listed.split("\0") if name]
+    else:
+        paths = [
+            path
+            for path in ROOT.rglob("*")
+            if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
+        ]
+    return [path for path in paths if path.is_file()]
+
+
+def test_no_path_of_a_machine() -> None:
+    """What runs on one machine only is not committed."""
+    stray = re.compile(r"(?<![\w.])/(?:root|work|home)/")
+    found = []
+    for path in _our_files():
+        if path.resolve() == Path(__file__).resolve():
+            continue
+        text = path.read_bytes().decode("utf-8", "replace")
+        found += [
+            f"{_name(path)}:{number}"
+            for number, line in enumerate(text.splitlines(), 1)
+            if stray.search(line)
+        ]
+    assert not found
+
+
+def test_import_is_light() -> None:
+    """`import tandem` costs nothing: a program that only wants a type pays for no server."""
+    code = "import sys; before = set(sys.modules); import tandem; print(*set(sys.modules) - before)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(SRC)},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    heavy = {"asyncio", "socket", "ssl", "logging", "pyspark", "pyarrow", "azure", "psycopg"}
+    assert "tandem" in loaded
+    assert not heavy.intersection(loaded)

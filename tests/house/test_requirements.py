@@ -1,0 +1,98 @@
+"""tools/requirements.py: reads the page, finds the marks, refuses what it does not know."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tools import requirements
+from tools.requirements import UnknownRequirement, collect, expand, proofs_in, read_requirements
+
+ROOT = Path(__file__).resolve().parents[2]
+KNOWN = read_requirements((ROOT / "docs" / "requirements.md").read_text(encoding="utf-8"))
+
+
+def test_all_requirements_are_on_the_page() -> None:
+    """62 of them, none left out, none twice."""
+    counts = {"S": 8, "T": 18, "P": 11, "N": 11, "D": 8, "C": 6}
+    assert list(KNOWN) == [f"{k}{i}" for k, count in counts.items() for i in range(1, count + 1)]
+
+
+def test_every_mark_names_a_known_requirement() -> None:
+    """A misspelt id would prove nothing, silently."""
+    unknown = [proof for proof in collect(ROOT / "tests") if proof.requirement not in KNOWN]
+    assert not unknown
+
+
+SOURCE = """
+import pytest
+pytestmark = [pytest.mark.req("S1"), pytest.mark.long]
+
+@pytest.mark.req("T6", "T7")
+def test_a(): ...
+
+def helper(): ...
+
+class TestB:
+    @pytest.mark.req("S1")
+    async def test_c(self): ...
+
+@pytest.mark.req("P1")
+class TestMachine(Machine.TestCase): ...
+"""
+
+
+def test_marks_are_found_without_running() -> None:
+    """On functions, classes, modules and Hypothesis's machines; each id counts once a test."""
+    found = [(proof.requirement, proof.test) for proof in proofs_in(SOURCE, "x.py")]
+    assert found == [
+        ("S1", "test_a"),
+        ("T6", "test_a"),
+        ("T7", "test_a"),
+        ("S1", "TestB.test_c"),
+        ("S1", "TestMachine"),
+        ("P1", "TestMachine"),
+    ]
+
+
+def test_ranges() -> None:
+    """`S1-S3,T5` is four ids; what is not an id is an error."""
+    assert expand("S1-S3, T5", KNOWN) == ["S1", "S2", "S3", "T5"]
+    assert expand("", KNOWN) == []
+    for bad in ("S9", "S1-T3", "s1", "S0", "X1", "T5-T19"):
+        with pytest.raises(UnknownRequirement):
+            expand(bad, KNOWN)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "mark", "status"),
+    [
+        ([], "S1", 0),
+        (["--require", "S1"], "S1", 0),
+        (["--require", "S1-S2"], "S1", 1),
+        (["--require", "Z1"], "S1", 2),
+        ([], "S99", 2),
+    ],
+)
+def test_exit_status(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    mark: str,
+    status: int,
+) -> None:
+    """0: fine; 1: a required one is open; 2: an unknown id."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "requirements.md").write_text("| S1 | one |\n| S2 | two |\n")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_x.py").write_text(
+        f'@pytest.mark.req("{mark}")\ndef test_a(): ...\n'
+    )
+    assert requirements.main(arguments, tmp_path) == status
+    out = capsys.readouterr()
+    if status < 2:
+        assert "1 of 2 proven" in out.out
+        assert "without a test yet: S2" in out.out
+    else:
+        assert "unknown requirement" in out.err

@@ -1,0 +1,294 @@
+"""The judge: applies a command to core and to the model, and compares all that can be seen.
+
+After every step: the reply or the class of the refusal, what was delivered to which link with which
+counts, edits and bodies, sessions granted, links closed, and what browsing shows of every entity.
+At a restart core is made again from its own changes, so that replay is judged too. What is right is
+said in `model.py`; which commands are tried, in `machine.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeAlias
+
+from tandem.core.namespace import Namespace
+
+from tandem.changes import Change, Enqueued, EntityKind, decode_edits
+from tandem.core import commands as c
+from tandem.core import effects as e
+from tandem.core.rules import Rule, SqlAction, SqlFilter, default_rule
+from tandem.errors import Refused
+from tandem.limits import MAX_BROWSE
+from tandem.model import Edits, Message, Value
+from tests.property.model import Answer, Item, Model, Selects
+
+Shown: TypeAlias = tuple[object, ...]
+Factory: TypeAlias = Callable[[], Namespace]
+START: Final = 1_000_000
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A message. Its payload is a name of its own, so that a mixed-up body shows."""
+
+    payload: bytes
+    ttl_ms: int | None = None
+    scheduled_ms: int | None = None
+    content_type: str | None = None
+    message_id: str | None = None
+    session_id: str | None = None
+    partition_key: str | None = None
+    priority: int | None = None
+    correlation_id: str | None = None
+    label: str | None = None
+    to: str | None = None
+    reply_to: str | None = None
+    reply_to_session_id: str | None = None
+    via_partition_key: str | None = None
+    properties: Mapping[str, Value] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        given = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        given["payload"] = self.payload[:8]
+        return f"Letter({', '.join(f'{k}={v!r}' for k, v in given.items() if v not in (None, {}))})"
+
+
+MEANINGS: Final[Mapping[str, tuple[Selects, Edits | None]]] = {
+    "$Default": (lambda properties: True, None),
+    "red": (lambda properties: properties.get("colour") == "red", None),
+    "not-red": (lambda properties: properties.get("colour", "red") != "red", None),
+    "stamp": (lambda properties: properties.get("colour") == "red", Edits({"stamped": 1})),
+}
+"""What each rule of the tests selects and does, said in Python; `RULES` says it in SQL."""
+
+
+RED: Final = SqlFilter("colour = 'red'")
+RULES: Final[Mapping[str, Rule]] = {
+    "$Default": default_rule(START),
+    "red": Rule("red", RED, None, START),
+    "not-red": Rule("not-red", SqlFilter("colour <> 'red'"), None, START),
+    "stamp": Rule("stamp", RED, SqlAction("SET stamped = 1"), START),
+}
+
+
+class Divergence(AssertionError):
+    """Core and model differ."""
+
+
+SYSTEM_REASONS: Final = (
+    "MaxDeliveryCountExceeded",
+    "TTLExpiredException",
+    "MaxTransferHopCountExceeded",
+    "Session ID is null",
+)
+
+
+def shown_edits(edits: Edits) -> Shown:
+    """The broker's own descriptions are for people, and not judged."""
+    properties = dict(edits.properties)
+    if properties.get("DeadLetterReason") in SYSTEM_REASONS:
+        properties.pop("DeadLetterErrorDescription", None)
+    return (sorted(properties.items()), sorted(edits.removed), sorted(edits.system.items()))
+
+
+class Judge:
+    """One namespace twice: as core has it, and as the model has it."""
+
+    def __init__(self, factory: Factory = Namespace) -> None:
+        self.factory = factory
+        self.real = factory()
+        self.model = Model(MEANINGS)
+        self.now = START
+        self.changes: list[Change] = []
+        self.snapshot: tuple[bytes, int] | None = None
+        self.bodies: dict[int, Message] = {}
+        self.letters: dict[bytes, Message] = {}
+        self.tokens: dict[bytes, bytes] = {}  # the model's → core's
+        self.trace: list[str] = []
+        self.seen: Counter[str] = Counter()
+
+    # --- both sides -------------------------------------------------------------------------------
+
+    def do(self, command: c.Command) -> Answer | None:
+        """The same command to both; None if both refuse it for the same reason."""
+        self.trace.append(f"{self.now}: {command}")
+        name = type(command).__name__
+        outcome: e.Outcome | None = None
+        real_refusal = model_refusal = None
+        answer = Answer()
+        try:
+            outcome = self.take(self.real.apply(self.translated(command), self.now))
+        except Refused as refusal:
+            real_refusal = type(refusal)
+        self.model.prefer = self.sessions_given(command, outcome)
+        try:
+            answer = self.model.apply(command, self.now)
+        except Refused as refusal:
+            model_refusal = type(refusal)
+        self.check("refusal", real_refusal, model_refusal)
+        self.seen[f"{name}: {'done' if real_refusal is None else real_refusal.__name__}"] += 1
+        if outcome is not None:
+            self.check_reply(outcome.reply, answer.reply)
+            self.check_effects(outcome, answer)
+        self.check_state()
+        return None if outcome is None else answer
+
+    def tick(self) -> None:
+        self.trace.append(f"{self.now}: tick")
+        outcome = self.take(self.real.tick(self.now))
+        self.model.prefer = self.sessions_given(None, outcome)
+        self.check_effects(outcome, self.model.tick(self.now))
+        self.check_state()
+
+    def take_snapshot(self) -> None:
+        self.trace.append(f"{self.now}: dump")
+        self.snapshot = (self.real.dump(), len(self.changes))
+
+    def restart(self) -> None:
+        """Core dies, and is made again from its changes, or the last dump and the changes since."""
+        self.trace.append(f"{self.now}: restart {'with' if self.snapshot else 'without'} a dump")
+        self.real = self.factory()
+        since = 0
+        if self.snapshot is not None:
+            dumped, since = self.snapshot
+            self.real.load(dumped)
+        for change in self.changes[since:]:
+            self.real.replay(change)
+        self.snapshot = None
+        outcome = self.take(self.real.restart(self.now))
+        answer = self.model.restart(self.now)
+        self.seen["restart"] += 1
+        self.check_effects(outcome, answer)
+        self.check_state()
+
+    def take(self, outcome: e.Outcome) -> e.Outcome:
+        """Notes the changes, and answers what core asks the engine for."""
+        self.changes += outcome.changes
+        for change in outcome.changes:
+            if isinstance(change, Enqueued):
+                if change.payload is not None:
+                    self.bodies[change.body] = self.letters[change.payload]
+                reason = decode_edits(change.edits).properties.get("DeadLetterReason")
+                self.seen[f"dead: {reason}"] += reason is not None
+        effects = list(outcome.effects)
+        while loads := [effect for effect in effects if isinstance(effect, e.Load)]:
+            effects = [effect for effect in effects if not isinstance(effect, e.Load)]
+            for load in loads:
+                found = {number: self.bodies[body] for number, body in load.bodies.items()}
+                more = self.real.apply(c.Loaded(load.entity, found), self.now)
+                self.changes += more.changes
+                effects += more.effects
+        return e.Outcome(outcome.reply, outcome.changes, effects)
+
+    def translated(self, command: c.Command) -> c.Command:
+        """The command with core's lock tokens in place of the model's."""
+        if isinstance(command, c.Settle | c.Renew):
+            return replace(command, tokens=[self.tokens.get(t, t) for t in command.tokens])
+        if isinstance(command, c.Send):
+            self.letters.update((message.payload, message) for message in command.messages)
+        return command
+
+    # --- comparing --------------------------------------------------------------------------------
+
+    def check(self, what: str, real: object, model: object) -> None:
+        if real != model:
+            steps = "\n  ".join(self.trace)
+            raise Divergence(f"{what}\n core: {real}\nmodel: {model}\n  {steps}")
+
+    def check_reply(self, real: object, model: object) -> None:
+        if isinstance(model, list) and model and isinstance(model[0], Item):
+            assert isinstance(real, tuple | list)
+            self.check_deliveries("reply", real, model)
+        elif isinstance(model, list):
+            assert isinstance(real, tuple | list)
+            self.check("reply", list(real), model)
+        elif isinstance(model, tuple):
+            self.check("reply", real and tuple(real), model)
+        else:
+            self.check("reply", real, model)
+
+    def check_effects(self, outcome: e.Outcome, answer: Answer) -> None:
+        delivered: dict[int, list[e.Delivery]] = {}
+        closed = {}
+        for effect in outcome.effects:
+            match effect:
+                case e.Deliver(link, deliveries):
+                    delivered.setdefault(link, []).extend(deliveries)
+                case e.LinkClosed(link, error):
+                    closed[link] = type(error)
+        numbers = {n: [d.sequence_number for d in ds] for n, ds in delivered.items()}
+        expected = {n: [item.number for item in items] for n, items in answer.delivered.items()}
+        self.check("delivered", numbers, expected)
+        for link, deliveries in delivered.items():
+            self.check_deliveries(f"link {link}", deliveries, answer.delivered[link])
+        granted = {
+            g.link: (g.session_id, g.locked_until_ms)
+            for g in outcome.effects
+            if isinstance(g, e.SessionGranted)
+        }
+        self.check("granted", granted, answer.granted)
+        self.check("closed", closed, answer.closed)
+        self.seen.update({"delivered": len(delivered), "granted": len(granted)})
+        self.seen.update(f"closed: {error.__name__}" for error in closed.values())
+
+    def check_deliveries(
+        self, what: str, real: Sequence[e.Delivery], model: Sequence[Item]
+    ) -> None:
+        self.check(what, [self.shown(d) for d in real], [shown_item(item) for item in model])
+        for delivery, item in zip(real, model, strict=True):
+            self.check(f"{what}: has a token", delivery.token is None, item.token is None)
+            if delivery.token is not None and item.token is not None:
+                assert len(delivery.token) == 16
+                self.check("a token twice", delivery.token in self.tokens.values(), False)
+                self.tokens[item.token] = delivery.token
+                self.check("locked until", delivery.locked_until_ms, item.until)
+
+    def shown(self, delivery: e.Delivery) -> Shown:
+        return (
+            delivery.sequence_number,
+            self.bodies[delivery.body].payload,
+            delivery.state,
+            delivery.delivery_count,
+            delivery.enqueued_ms,
+            delivery.level,
+            delivery.session_id,
+            shown_edits(decode_edits(delivery.edits)),
+        )
+
+    def check_state(self) -> None:
+        """All that browsing shows, of every entity."""
+        for path, entity in self.model.entities.items():
+            if entity.kind == EntityKind.TOPIC:
+                continue
+            outcome = self.real.apply(c.Browse(path, 0, MAX_BROWSE), self.now)
+            assert isinstance(outcome.reply, tuple | list)
+            items = sorted(entity.items, key=lambda item: item.number)
+            real = [self.shown(delivery) for delivery in outcome.reply]
+            self.check(f"browse {path}", real, [shown_item(item) for item in items])
+
+    def sessions_given(
+        self, command: c.Command | None, outcome: e.Outcome | None
+    ) -> dict[int, str]:
+        """Which session core gave to whom: with several free ones, any is right."""
+        if outcome is None:
+            return {}
+        given = {x.link: x.session_id for x in outcome.effects if isinstance(x, e.SessionGranted)}
+        if isinstance(command, c.Attach) and isinstance(outcome.reply, e.Attached):
+            given[command.link] = str(outcome.reply.session_id)
+        return given
+
+
+def shown_item(item: Item) -> Shown:
+    return (
+        item.number,
+        item.message.payload,
+        item.state,
+        item.count,
+        item.enqueued,
+        item.level,
+        item.session,
+        shown_edits(item.edits),
+    )

@@ -1,0 +1,159 @@
+"""The SQL filter language against a slow reference: random filters and actions, the same results.
+
+`python -m tests.property.test_sql_agrees --cases 100000` is the long run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tandem.core.sql import Action, Context, Filter, compile_action, compile_filter
+from tandem.errors import FilterError
+from tandem.limits import MAX_SQL_STEPS
+from tandem.model import Duration, Timestamp, Value
+from tests.property.sql_cases import Case, Generator
+from tests.property.sql_reference import Failure, Refusal, World, action_result, filter_result
+from tests.unit.core.sql_sample import CountingIds
+
+SEED = 20_260_901
+
+
+def exact(values: Mapping[str, Value]) -> dict[str, str]:
+    """Values with their types, so that 1, 1.0 and True differ and NaN equals itself."""
+    return {name: f"{type(value).__name__} {value!r}" for name, value in values.items()}
+
+
+def world_of(case: Case) -> World:
+    """The message under its edits, worked out without the code under test."""
+    properties = dict(case.message.properties)
+    for name in case.edits.removed:
+        properties.pop(name, None)
+    properties.update(case.edits.properties)
+    message = case.message
+    system: dict[str, Any] = dict(case.facts)
+    for name, identifier in (
+        ("MessageId", message.message_id),
+        ("CorrelationId", message.correlation_id),
+    ):
+        if isinstance(identifier, bytes):
+            system[name] = identifier.hex()
+        elif identifier is not None:
+            system[name] = str(identifier)
+    system["ContentType"] = message.content_type
+    system["Label"] = message.label
+    system["To"] = message.to
+    system["ReplyTo"] = message.reply_to
+    system["SessionId"] = message.session_id
+    system["ReplyToSessionId"] = message.reply_to_session_id
+    system["PartitionKey"] = message.partition_key
+    system["ViaPartitionKey"] = message.via_partition_key
+    if message.ttl_ms is not None:
+        system["TimeToLive"] = Duration(message.ttl_ms * 10_000)
+    if message.scheduled_ms is not None:
+        system["ScheduledEnqueueTimeUtc"] = Timestamp(message.scheduled_ms)
+    system.update(case.edits.system)
+    return World(properties, system, CountingIds())
+
+
+def expected(case: Case) -> object:
+    world = world_of(case)
+    try:
+        if not case.is_action:
+            return filter_result(case.text, dict(case.parameters), world)
+        action_result(case.text, dict(case.parameters), world)
+        return exact(world.properties), exact(world.system)
+    except Refusal:
+        return "refused"
+    except Failure:
+        return "failed"
+
+
+def actual(case: Case) -> object:
+    context = Context(case.message, case.facts, case.edits, CountingIds())
+    program: Filter | Action
+    try:
+        if case.is_action:
+            program = compile_action(case.text, case.parameters)
+        else:
+            program = compile_filter(case.text, case.parameters)
+    except FilterError:
+        return "refused"
+    try:
+        if isinstance(program, Filter):
+            result = program.evaluate(context)
+            assert program.steps <= MAX_SQL_STEPS
+            again = Context(case.message, case.facts, case.edits, CountingIds())
+            assert program.matches(again) is (result is True)
+            return result
+        edits = program.apply(context)
+    except FilterError:
+        return "failed"
+    both = case.edits.then(edits)
+    properties = {k: v for k, v in case.message.properties.items() if k not in both.removed}
+    properties.update(both.properties)
+    system = {**world_of(case).system, **both.system}
+    return exact(properties), exact(system)
+
+
+def disagreement(seed: int, number: int, outcomes: Counter[str]) -> str | None:
+    """What is wrong with that case, or None."""
+    case = Generator(seed, number).case()
+    want, have = expected(case), actual(case)
+    outcomes[want if isinstance(want, str) else "edited" if case.is_action else str(want)] += 1
+    if want == have:
+        return None
+    return (
+        f"case {number} of seed {seed}: {case.text}\n  reference: {want}\n  tandem:    {have}\n"
+        f"  message:   {case.message}\n  edits:     {case.edits}\n  parameters: {case.parameters}"
+    )
+
+
+@pytest.mark.req("T16")
+def test_sql_agrees_with_a_slow_reference() -> None:
+    """2,000 generated filters and actions end alike: refused, failed, true, false, unknown,
+    edited."""
+    outcomes: Counter[str] = Counter()
+    wrong = [found for n in range(2_000) if (found := disagreement(SEED, n, outcomes))]
+    assert not wrong, wrong[0]
+    for outcome in ("True", "False", "None", "edited", "failed", "refused"):
+        assert outcomes[outcome] >= 50, outcomes
+
+
+def test_the_reference_can_disagree() -> None:
+    """The comparison is not blind: a case whose message is changed on one side only is noticed."""
+    noticed = 0
+    for number in range(300):
+        case = Generator(SEED, number).case()
+        want = expected(case)
+        case.message.properties = {"color": "changed"}
+        noticed += want != actual(case)
+    assert noticed > 50
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Compare the SQL language with its reference.")
+    parser.add_argument("--cases", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=SEED)
+    options = parser.parse_args()
+    outcomes: Counter[str] = Counter()
+    wrong = 0
+    for number in range(options.cases):
+        found = disagreement(options.seed, number, outcomes)
+        if found is not None:
+            wrong += 1
+            print(found, file=sys.stderr)
+        if (number + 1) % 10_000 == 0:
+            print(f"{number + 1} of {options.cases} …", file=sys.stderr, flush=True)
+    print(", ".join(f"{name.lower()} {count}" for name, count in outcomes.most_common()))
+    print(f"{options.cases} cases, {wrong} disagreements")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,170 @@
+"""Which requirements are proven, and by which tests.
+
+Ids and texts come from docs/requirements.md, proofs from the `@pytest.mark.req("T6")` marks in
+tests/. The tests are parsed, never imported or run, so that the answer is quick and has no side
+effects. A mark on a class or a module (`pytestmark`) counts for each test in it.
+
+    python tools/requirements.py [--require S1-S8,T5-T16,P1-P3]
+
+Exit status: 0; 1 when a required id has no test; 2 when a test or `--require` names an unknown id.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+_ROW = re.compile(r"^\| ([A-Z]\d+) \| (.+?) \|$", re.MULTILINE)
+_RANGE = re.compile(r"^([A-Z])(\d+)(?:-([A-Z])(\d+))?$")
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """One test that carries the mark of one requirement."""
+
+    requirement: str
+    path: str
+    line: int
+    test: str
+
+
+class UnknownRequirement(Exception):
+    """An id that docs/requirements.md does not have."""
+
+
+def read_requirements(text: str) -> dict[str, str]:
+    """Ids and their texts, in the order of the page."""
+    rows = _ROW.findall(text)
+    known = dict(rows)
+    if len(known) != len(rows):
+        raise ValueError("an id is in docs/requirements.md twice")
+    return known
+
+
+def expand(wanted: str, known: dict[str, str]) -> list[str]:
+    """`S1-S3,T5` → S1, S2, S3, T5."""
+    ids: list[str] = []
+    for part in filter(None, (part.strip() for part in wanted.split(","))):
+        match = _RANGE.match(part)
+        if match is None or match[3] not in (None, match[1]):
+            raise UnknownRequirement(part)
+        first, last = int(match[2]), int(match[4] or match[2])
+        ids += [f"{match[1]}{number}" for number in range(first, last + 1)]
+    for requirement in ids:
+        if requirement not in known:
+            raise UnknownRequirement(requirement)
+    return ids
+
+
+def proofs_in(source: str, path: str) -> Iterator[Proof]:
+    """The marked tests of one file."""
+    module = ast.parse(source, path)
+    yield from _proofs(module.body, path, _module_marks(module.body), prefix="")
+
+
+def _proofs(
+    body: Sequence[ast.stmt], path: str, inherited: list[str], prefix: str
+) -> Iterator[Proof]:
+    for node in body:
+        if isinstance(node, ast.ClassDef):
+            marks = [*inherited, *_marks(node.decorator_list), *_module_marks(node.body)]
+            yield from _proofs(node.body, path, marks, f"{prefix}{node.name}.")
+            # Hypothesis: `class TestQueue(Machine.TestCase)` has its test in the base.
+            if any(
+                isinstance(base, ast.Attribute) and base.attr == "TestCase" for base in node.bases
+            ):
+                for requirement in dict.fromkeys(marks):
+                    yield Proof(requirement, path, node.lineno, prefix + node.name)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (
+            node.name.startswith("test")
+        ):
+            for requirement in dict.fromkeys([*inherited, *_marks(node.decorator_list)]):
+                yield Proof(requirement, path, node.lineno, prefix + node.name)
+
+
+def _module_marks(body: Sequence[ast.stmt]) -> list[str]:
+    marks: list[str] = []
+    for node in body:
+        if isinstance(node, ast.Assign):
+            names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+            if "pytestmark" in names:
+                values = node.value.elts if isinstance(node.value, ast.List) else [node.value]
+                marks += _marks(values)
+    return marks
+
+
+def _marks(decorators: Sequence[ast.expr]) -> list[str]:
+    marks: list[str] = []
+    for node in decorators:
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.req":
+            for argument in node.args:
+                if not (isinstance(argument, ast.Constant) and isinstance(argument.value, str)):
+                    raise UnknownRequirement(ast.unparse(argument))
+                marks.append(argument.value)
+    return marks
+
+
+def collect(tests: Path) -> list[Proof]:
+    """Every proof below `tests`."""
+    found: list[Proof] = []
+    for path in sorted(tests.rglob("*.py")):
+        found += proofs_in(
+            path.read_text(encoding="utf-8"), path.relative_to(tests.parent).as_posix()
+        )
+    return found
+
+
+def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
+    parser = argparse.ArgumentParser(
+        description="Which requirements are proven, and by which tests."
+    )
+    parser.add_argument("--require", default="", metavar="IDS", help="such as S1-S8,T5-T16,P1-P3")
+    options = parser.parse_args(arguments)
+
+    known = read_requirements((root / "docs" / "requirements.md").read_text(encoding="utf-8"))
+    try:
+        required = expand(options.require, known)
+        proofs = collect(root / "tests")
+        for proof in proofs:
+            if proof.requirement not in known:
+                raise UnknownRequirement(f"{proof.requirement} in {proof.path}:{proof.line}")
+    except UnknownRequirement as error:
+        print(f"unknown requirement: {error}", file=sys.stderr)
+        return 2
+
+    by_id: dict[str, list[Proof]] = {requirement: [] for requirement in known}
+    for proof in proofs:
+        by_id[proof.requirement].append(proof)
+    print_table(known, by_id)
+    missing = [requirement for requirement in required if not by_id[requirement]]
+    if missing:
+        print(f"\nrequired, and without a test: {' '.join(missing)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def print_table(known: dict[str, str], by_id: dict[str, list[Proof]]) -> None:
+    for requirement, what in known.items():
+        if not (tests := by_id[requirement]):
+            continue
+        places: dict[str, int] = {}
+        for proof in tests:
+            place = proof.path.removeprefix("tests/")
+            places[place] = places.get(place, 0) + 1
+        where = ", ".join(f"{place} ({count})" for place, count in places.items())
+        shown = what if len(what) <= 64 else f"{what[:63]}…"
+        print(f"{requirement:4} {shown:64} {len(tests):4}  {where}")
+    proven = [requirement for requirement in known if by_id[requirement]]
+    open_ids = [requirement for requirement in known if not by_id[requirement]]
+    print(f"\n{len(proven)} of {len(known)} proven")
+    print(f"without a test yet: {' '.join(open_ids) or 'none'}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
