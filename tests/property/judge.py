@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
-from tandem.core.namespace import Namespace
-
-from tandem.changes import Change, Enqueued, EntityKind, decode_edits
+from tandem.changes import Change, Enqueued, decode_edits
 from tandem.core import commands as c
 from tandem.core import effects as e
+from tandem.core.namespace import Namespace
 from tandem.core.rules import Rule, SqlAction, SqlFilter, default_rule
+from tandem.core.state import State
 from tandem.errors import Refused
 from tandem.limits import MAX_BROWSE
 from tandem.model import Edits, Message, Value
@@ -82,7 +82,9 @@ SYSTEM_REASONS: Final = (
     "MaxDeliveryCountExceeded",
     "TTLExpiredException",
     "MaxTransferHopCountExceeded",
-    "Session ID is null",
+    "Session ID is null.",
+    "EntityDisabled",
+    "EntityNotFound",
 )
 
 
@@ -113,9 +115,8 @@ class Judge:
     # --- both sides -------------------------------------------------------------------------------
 
     def do(self, command: c.Command) -> Answer | None:
-        """The same command to both; None if both refuse it for the same reason."""
+        """The same command to both, and a tick; None if both refuse it for the same reason."""
         self.trace.append(f"{self.now}: {command}")
-        name = type(command).__name__
         outcome: e.Outcome | None = None
         real_refusal = model_refusal = None
         answer = Answer()
@@ -123,65 +124,80 @@ class Judge:
             outcome = self.take(self.real.apply(self.translated(command), self.now))
         except Refused as refusal:
             real_refusal = type(refusal)
-        self.model.prefer = self.sessions_given(command, outcome)
+        if isinstance(command, c.Attach) and outcome is not None:
+            attached = outcome.reply
+            if isinstance(attached, e.Attached) and attached.session_id is not None:
+                self.model.prefer[command.link] = attached.session_id
         try:
             answer = self.model.apply(command, self.now)
         except Refused as refusal:
             model_refusal = type(refusal)
         self.check("refusal", real_refusal, model_refusal)
-        self.seen[f"{name}: {'done' if real_refusal is None else real_refusal.__name__}"] += 1
+        done = "done" if real_refusal is None else real_refusal.__name__
+        self.seen[f"{type(command).__name__}: {done}"] += 1
         if outcome is not None:
             self.check_reply(outcome.reply, answer.reply)
             self.check_effects(outcome, answer)
-        self.check_state()
+        self.tick(is_told=False)
         return None if outcome is None else answer
 
-    def tick(self) -> None:
-        self.trace.append(f"{self.now}: tick")
+    def tick(self, *, is_told: bool = True) -> None:
+        if is_told:
+            self.trace.append(f"{self.now}: tick")
         outcome = self.take(self.real.tick(self.now))
-        self.model.prefer = self.sessions_given(None, outcome)
         self.check_effects(outcome, self.model.tick(self.now))
+        self.check("overdue", self.real.next_deadline() > self.now, True)
         self.check_state()
 
     def take_snapshot(self) -> None:
         self.trace.append(f"{self.now}: dump")
-        self.snapshot = (self.real.dump(), len(self.changes))
+        self.snapshot = (b"".join(self.real.dump()), len(self.changes))
 
     def restart(self) -> None:
         """Core dies, and is made again from its changes, or the last dump and the changes since."""
         self.trace.append(f"{self.now}: restart {'with' if self.snapshot else 'without'} a dump")
-        self.real = self.factory()
-        since = 0
-        if self.snapshot is not None:
-            dumped, since = self.snapshot
-            self.real.load(dumped)
+        self.seen["restart"] += 1
+        if self.snapshot is None:
+            self.real, since = self.factory(), 0
+        else:
+            self.seen["restart with a dump"] += 1
+            self.real, since = type(self.real).load(self.snapshot[0]), self.snapshot[1]
         for change in self.changes[since:]:
             self.real.replay(change)
         self.snapshot = None
-        outcome = self.take(self.real.restart(self.now))
-        answer = self.model.restart(self.now)
-        self.seen["restart"] += 1
-        self.check_effects(outcome, answer)
         self.check_state()
+        outcome = self.take(self.real.restart(self.now))
+        self.check_effects(outcome, self.model.restart(self.now))
+        self.tick(is_told=False)
 
     def take(self, outcome: e.Outcome) -> e.Outcome:
         """Notes the changes, and answers what core asks the engine for."""
-        self.changes += outcome.changes
-        for change in outcome.changes:
-            if isinstance(change, Enqueued):
-                if change.payload is not None:
-                    self.bodies[change.body] = self.letters[change.payload]
-                reason = decode_edits(change.edits).properties.get("DeadLetterReason")
-                self.seen[f"dead: {reason}"] += reason is not None
+        self.note(outcome.changes)
         effects = list(outcome.effects)
         while loads := [effect for effect in effects if isinstance(effect, e.Load)]:
             effects = [effect for effect in effects if not isinstance(effect, e.Load)]
             for load in loads:
                 found = {number: self.bodies[body] for number, body in load.bodies.items()}
-                more = self.real.apply(c.Loaded(load.entity, found), self.now)
-                self.changes += more.changes
-                effects += more.effects
+                for more in (
+                    self.real.apply(c.Loaded(load.entity, found), self.now),
+                    self.real.tick(self.now),
+                ):
+                    self.note(more.changes)
+                    effects += more.effects
+        for effect in effects:
+            if isinstance(effect, e.SessionGranted):
+                self.model.prefer[effect.link] = effect.session_id
         return e.Outcome(outcome.reply, outcome.changes, effects)
+
+    def note(self, changes: Sequence[Change]) -> None:
+        self.changes += changes
+        for change in changes:
+            if isinstance(change, Enqueued):
+                if change.payload is not None:
+                    self.bodies[change.body] = self.letters[change.payload]
+                reason = decode_edits(change.edits).properties.get("DeadLetterReason")
+                if reason is not None:
+                    self.seen[f"dead: {reason!s}"] += 1
 
     def translated(self, command: c.Command) -> c.Command:
         """The command with core's lock tokens in place of the model's."""
@@ -189,6 +205,7 @@ class Judge:
             return replace(command, tokens=[self.tokens.get(t, t) for t in command.tokens])
         if isinstance(command, c.Send):
             self.letters.update((message.payload, message) for message in command.messages)
+            return replace(command)
         return command
 
     # --- comparing --------------------------------------------------------------------------------
@@ -206,7 +223,7 @@ class Judge:
             assert isinstance(real, tuple | list)
             self.check("reply", list(real), model)
         elif isinstance(model, tuple):
-            self.check("reply", real and tuple(real), model)
+            self.check("reply", tuple(real) if isinstance(real, tuple) else real, model)
         else:
             self.check("reply", real, model)
 
@@ -250,7 +267,7 @@ class Judge:
         return (
             delivery.sequence_number,
             self.bodies[delivery.body].payload,
-            delivery.state,
+            delivery.state in (State.DEFERRED, State.DEFERRED_LOCKED),
             delivery.delivery_count,
             delivery.enqueued_ms,
             delivery.level,
@@ -261,31 +278,20 @@ class Judge:
     def check_state(self) -> None:
         """All that browsing shows, of every entity."""
         for path, entity in self.model.entities.items():
-            if entity.kind == EntityKind.TOPIC:
-                continue
             outcome = self.real.apply(c.Browse(path, 0, MAX_BROWSE), self.now)
             assert isinstance(outcome.reply, tuple | list)
             items = sorted(entity.items, key=lambda item: item.number)
             real = [self.shown(delivery) for delivery in outcome.reply]
             self.check(f"browse {path}", real, [shown_item(item) for item in items])
-
-    def sessions_given(
-        self, command: c.Command | None, outcome: e.Outcome | None
-    ) -> dict[int, str]:
-        """Which session core gave to whom: with several free ones, any is right."""
-        if outcome is None:
-            return {}
-        given = {x.link: x.session_id for x in outcome.effects if isinstance(x, e.SessionGranted)}
-        if isinstance(command, c.Attach) and isinstance(outcome.reply, e.Attached):
-            given[command.link] = str(outcome.reply.session_id)
-        return given
+            states = [d.state for d in outcome.reply]
+            self.check(f"states in {path}", states, [item.state for item in items])
 
 
 def shown_item(item: Item) -> Shown:
     return (
         item.number,
         item.message.payload,
-        item.state,
+        item.state in (State.DEFERRED, State.DEFERRED_LOCKED),
         item.count,
         item.enqueued,
         item.level,

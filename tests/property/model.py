@@ -2,17 +2,18 @@
 
 Plain dicts and lists, every question answered by looking at everything, no timers, no packing, no
 log. Where core and this page differ, one of them is wrong, and this one is short enough to be read.
-It takes core's own commands, so that both get the same; lock tokens are its own, because core makes
-its tokens from nonces. The rule: no import from core but its words.
+It takes core's own commands, so that both get the same; a method has the name of its command. Lock
+tokens are its own, because core makes its tokens from nonces. The rule: no import from core but its
+words.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from tandem import errors
 from tandem.changes import EntityKind, Mode
@@ -22,9 +23,9 @@ from tandem.limits import MAX_FORWARD_HOPS, TRANSACTION_TIMEOUT_MS
 from tandem.model import NEVER, NO_EDITS, PING_CONTENT_TYPE, Edits, Message, Value
 from tandem.settings import DEAD_LETTER, SUBSCRIPTIONS
 
-LockToken: TypeAlias = bytes
 Selects: TypeAlias = Callable[[Mapping[str, Value]], bool]
-FREE = (State.WAITING, State.DEFERRED, State.SCHEDULED)
+RETRY_MS: Final = 5_000
+"""When forwarding out of a dead-letter queue failed, it is tried again."""
 
 
 @dataclass(eq=False)
@@ -38,12 +39,16 @@ class Item:
     expires: int
     level: int
     hops: int
-    edits: Edits = NO_EDITS
+    edits: Edits
     state: State = State.WAITING
     due: int = NEVER
     count: int = 0
-    token: LockToken | None = None
+    token: bytes | None = None
     until: int = NEVER
+
+    @property
+    def is_locked(self) -> bool:
+        return self.state in (State.LOCKED, State.DEFERRED_LOCKED)
 
 
 @dataclass
@@ -76,15 +81,33 @@ class Entity:
     seen: dict[object, int] = field(default_factory=dict)
     sessions: dict[str, Session] = field(default_factory=dict)
     rules: dict[str, tuple[Selects, Edits | None]] = field(default_factory=dict)
-    hungry: list[int] = field(
-        default_factory=list
-    )  # links with credit, the next to be served first
+    hungry: list[int] = field(default_factory=list)
+    """Links with credit; the first is served next."""
+    passes_on_at: int = NEVER
+    """When messages that are to go on from here do so."""
+
+    def asks(self, setting: str) -> Any:
+        """A setting of messages' normal life, which a dead-letter queue has not."""
+        return None if self.is_dead else getattr(self.settings, setting, None)
+
+    @property
+    def is_dead(self) -> bool:
+        return self.kind == EntityKind.DEAD_LETTER
 
     @property
     def has_sessions(self) -> bool:
-        return self.kind != EntityKind.DEAD_LETTER and bool(
-            getattr(self.settings, "requires_session", False)
-        )
+        return bool(self.asks("requires_session"))
+
+    @property
+    def target(self) -> str | None:
+        """Where messages are forwarded to."""
+        name = "forward_dead_letters_to" if self.is_dead else "forward_to"
+        target: str | None = getattr(self.settings, name, None)
+        return target
+
+    @property
+    def keeps(self) -> bool:
+        return self.target is None and self.kind != EntityKind.TOPIC
 
 
 @dataclass
@@ -96,13 +119,13 @@ class Answer:
 
 
 class Model:
-    def __init__(self, meanings: Mapping[str, tuple[Selects, Edits | None]] | None = None) -> None:
-        self.meanings = meanings or {}  # what a rule selects, and its action, by the rule's name
+    def __init__(self, meanings: Mapping[str, tuple[Selects, Edits | None]]) -> None:
+        self.meanings = meanings  # what a rule selects, and its action, by the rule's name
         self.entities: dict[str, Entity] = {}
         self.links: dict[int, Link] = {}  # in the order of attaching
         self.transactions: dict[int, tuple[int, list[Any]]] = {}
-        self.prefer: dict[int, str] = {}  # which of several free sessions a link is to get
         self.last_transaction = self.last_token = 0
+        self.prefer: dict[int, str] = {}  # which of several free sessions a link is to get
         self.answer = Answer()
 
     def apply(self, command: c.Command, now: int) -> Answer:
@@ -113,6 +136,8 @@ class Model:
             self.answer.reply = getattr(self, type(command).__name__)(command, now)
         except errors.Refused:
             self.__dict__.update(before)
+            if isinstance(command, c.Discharge):  # one that cannot be carried out is over too
+                self.transactions.pop(command.transaction, None)
             raise
         self.serve(now)
         return self.answer
@@ -126,20 +151,23 @@ class Model:
             entity.seen, entity.rules = dict(entity.seen), dict(entity.rules)
             entity.hungry = list(entity.hungry)
         links = {number: copy.copy(link) for number, link in self.links.items()}
-        transactions = {n: (end, list(parts)) for n, (end, parts) in self.transactions.items()}
-        return {
-            **self.__dict__,
-            "entities": entities,
-            "links": links,
-            "transactions": transactions,
-        }
+        open_ones = {n: (end, list(parts)) for n, (end, parts) in self.transactions.items()}
+        changing = {"entities": entities, "links": links, "transactions": open_ones}
+        return {**self.__dict__, **changing}
 
     # --- entities ---------------------------------------------------------------------------------
 
-    def at(self, path: str) -> Entity:
+    def at(self, path: str, *kinds: EntityKind) -> Entity:
+        """The entity, which must be one of these kinds (if any are named)."""
         if path not in self.entities:
             raise errors.EntityNotFoundError(path)
+        if kinds and self.entities[path].kind not in kinds:
+            raise errors.NotAllowedError
         return self.entities[path]
+
+    def holder(self, path: str) -> Entity:
+        """What can be received from."""
+        return self.at(path, EntityKind.QUEUE, EntityKind.SUBSCRIPTION, EntityKind.DEAD_LETTER)
 
     def create(self, path: str, entity: Entity) -> None:
         if path in self.entities:
@@ -156,47 +184,48 @@ class Model:
         self.create(command.path, Entity(EntityKind.TOPIC, command.settings))
 
     def CreateSubscription(self, command: c.CreateSubscription, now: int) -> None:
-        self.at(command.topic)
+        self.at(command.topic, EntityKind.TOPIC)
         path = f"{command.topic}/{SUBSCRIPTIONS}/{command.name}"
         self.create(path, Entity(EntityKind.SUBSCRIPTION, command.settings, command.topic))
         name = "$Default" if command.rule is None else command.rule.name
         self.entities[path].rules[name] = self.meanings[name]
 
     def UpdateEntity(self, command: c.UpdateEntity, now: int) -> None:
-        entity = self.at(command.path)
-        entity.settings = command.settings
-        dead = self.entities.get(f"{command.path}/{DEAD_LETTER}")
-        if dead is not None:
-            dead.settings = command.settings
-        for item in list(entity.items):
-            if item.state == State.WAITING:
-                self.forward(command.path, item, now)
+        self.at(command.path)
+        for path in (command.path, f"{command.path}/{DEAD_LETTER}"):
+            self.entities[path].settings = command.settings
+            self.entities[path].passes_on_at = now
+            for number, link in list(self.links.items()):
+                if link.path == path and not command.settings.status.allows_receive:
+                    self.close(number, errors.EntityDisabledError, now)
 
     def DeleteEntity(self, command: c.DeleteEntity, now: int) -> None:
-        self.at(command.path)
-        for path in list(self.entities):
-            if path == command.path or path.startswith(command.path + "/"):
-                del self.entities[path]
+        self.at(command.path, EntityKind.QUEUE, EntityKind.TOPIC, EntityKind.SUBSCRIPTION)
+        doomed = [p for p in self.entities if f"{p}/".startswith(f"{command.path}/")]
         for number, link in list(self.links.items()):
-            if link.path not in self.entities:
-                self.close(number, errors.EntityNotFoundError)
+            if link.path in doomed:
+                self.close(number, errors.EntityNotFoundError, now)
+        for path in doomed:
+            del self.entities[path]
 
     def AddRule(self, command: c.AddRule, now: int) -> None:
-        rules = self.at(command.path).rules
+        rules = self.at(command.path, EntityKind.SUBSCRIPTION).rules
         if command.rule.name in rules:
             raise errors.EntityExistsError(command.rule.name)
         rules[command.rule.name] = self.meanings[command.rule.name]
 
     def RemoveRule(self, command: c.RemoveRule, now: int) -> None:
-        if self.at(command.path).rules.pop(command.name, None) is None:
+        rules = self.at(command.path, EntityKind.SUBSCRIPTION).rules
+        if rules.pop(command.name, None) is None:
             raise errors.EntityNotFoundError(command.name)
+
+    def Remark(self, command: c.Remark, now: int) -> None:
+        self.at(command.path)
 
     # --- sending ----------------------------------------------------------------------------------
 
-    def Send(self, command: c.Send, now: int) -> object:
-        entity = self.at(command.path)
-        if entity.kind not in (EntityKind.QUEUE, EntityKind.TOPIC):
-            raise errors.NotAllowedError
+    def Send(self, command: c.Send, now: int) -> list[int]:
+        entity = self.at(command.path, EntityKind.QUEUE, EntityKind.TOPIC)
         if not entity.settings.status.allows_send:
             raise errors.EntityDisabledError(command.path)
         for message in command.messages:
@@ -205,54 +234,47 @@ class Model:
             if entity.has_sessions and message.session_id is None:
                 raise errors.NotAllowedError
         if command.transaction is not None:
-            return self.remember(command, now)
-        return [self.arrive(command.path, m, now, now) for m in command.messages]
+            self.opened(command.transaction, now).append(replace(command, transaction=None))
+            return []
+        return [self.arrive(command.path, m, now) for m in command.messages]
 
     def arrive(
-        self,
-        path: str,
-        message: Message,
-        now: int,
-        time: int,
-        edits: Edits = NO_EDITS,
-        hops: int = 0,
-        due: int | None = None,
+        self, path: str, message: Message, now: int, edits: Edits = NO_EDITS, hops: int = 0
     ) -> int:
-        """A message comes in. `due`: when it was to become active, if it was scheduled here."""
+        """A message comes in; 0 if it is dropped, else its number."""
         entity = self.entities[path]
-        if message.content_type == PING_CONTENT_TYPE:
+        if message.content_type == PING_CONTENT_TYPE or self.is_duplicate(entity, message, now):
             return 0
-        if due is None and self.is_duplicate(entity, message, now):
-            return 0
-        entity.last_number += 1
-        enqueued = max(time, entity.last_enqueued)
-        item = Item(
-            entity.last_number,
-            message,
-            message.session_id if entity.has_sessions else None,
-            enqueued,
-            self.expires(entity, message, enqueued),
-            self.level(entity, message),
-            hops,
-            edits,
-        )
-        if message.scheduled_ms is not None and message.scheduled_ms > now:
-            item.state, item.due, item.expires = State.SCHEDULED, message.scheduled_ms, NEVER
-            item.enqueued = item.due
-            entity.items.append(item)
+        if message.scheduled_ms is None or message.scheduled_ms <= now:
+            item = self.append(entity, message, now, edits, hops)
+            self.pass_on(path, item, now)
             return item.number
-        entity.last_enqueued = enqueued
-        if entity.kind == EntityKind.TOPIC:
-            self.publish(path, item, now)
-        else:
-            entity.items.append(item)
-            self.forward(path, item, now)
+        entity.last_number += 1
+        session = message.session_id if entity.has_sessions else None
+        due, level = message.scheduled_ms, self.level(entity, message)
+        item = Item(entity.last_number, message, session, due, NEVER, level, hops, edits)
+        item.state, item.due = State.SCHEDULED, due
+        entity.items.append(item)
         return item.number
 
+    def append(self, entity: Entity, message: Message, time: int, edits: Edits, hops: int) -> Item:
+        """A message becomes active: the next number, and a time that never runs backwards."""
+        entity.last_number += 1
+        entity.last_enqueued = max(time, entity.last_enqueued)
+        lives = [message.ttl_ms, entity.asks("default_ttl_ms")]
+        if entity.kind == EntityKind.SUBSCRIPTION:
+            lives.append(self.entities[entity.owner].settings.default_ttl_ms)
+        ttl = min(life for life in lives if life is not None)
+        expires = NEVER if ttl == NEVER else entity.last_enqueued + ttl
+        session = message.session_id if entity.has_sessions else None
+        level = self.level(entity, message)
+        at = entity.last_enqueued
+        item = Item(entity.last_number, message, session, at, expires, level, hops, edits)
+        entity.items.append(item)
+        return item
+
     def is_duplicate(self, entity: Entity, message: Message, now: int) -> bool:
-        if not getattr(entity.settings, "requires_duplicate_detection", False):
-            return False
-        if entity.kind == EntityKind.DEAD_LETTER or message.message_id is None:
+        if not entity.asks("requires_duplicate_detection") or message.message_id is None:
             return False
         seen = entity.seen.get(message.message_id)
         if seen is not None and now < seen + entity.settings.duplicate_window_ms:
@@ -260,20 +282,44 @@ class Model:
         entity.seen[message.message_id] = now
         return False
 
-    def expires(self, entity: Entity, message: Message, enqueued: int) -> int:
-        ttl = NEVER if message.ttl_ms is None else message.ttl_ms
-        ttl = min(ttl, entity.settings.default_ttl_ms)
-        if entity.kind == EntityKind.SUBSCRIPTION:
-            ttl = min(ttl, self.entities[entity.owner].settings.default_ttl_ms)
-        return NEVER if ttl == NEVER else enqueued + ttl
-
     def level(self, entity: Entity, message: Message) -> int:
-        priority = getattr(entity.settings, "priority", None)
-        if priority is None or entity.kind == EntityKind.DEAD_LETTER:
-            return 0
-        assert priority.source == "header"
-        assert message.priority is not None
-        return int(message.priority * priority.levels // 10)
+        """The ten priorities of the header, shared by the levels that there are."""
+        priority = entity.asks("priority")
+        return int(message.priority or 0) * priority.levels // 10 if priority else 0
+
+    def pass_on(self, path: str, item: Item, now: int) -> None:
+        """From a topic to its subscriptions, from a queue to where it forwards; else it stays."""
+        entity = self.entities[path]
+        if entity.kind == EntityKind.TOPIC:
+            entity.items.remove(item)
+            self.publish(path, item, now)
+        elif entity.has_sessions and item.session is None:
+            self.dead_letter(path, item, now, "Session ID is null.")
+        elif entity.target is not None:
+            reason = self.obstacle(entity.target, item)
+            if reason is None:
+                entity.items.remove(item)
+                marks: dict[str, Value] = {"EnqueuedSequenceNumber": item.number}
+                if entity.is_dead:
+                    marks["DeadLetterSource"] = entity.owner
+                edits = replace(item.edits, system={**marks, **item.edits.system})
+                self.arrive(entity.target, item.message, now, edits, item.hops + 1)
+            elif entity.is_dead:
+                entity.passes_on_at = min(entity.passes_on_at, now + RETRY_MS)
+            else:
+                self.dead_letter(path, item, now, reason)
+
+    def obstacle(self, target: str, item: Item) -> str | None:
+        """Why the message cannot be forwarded there."""
+        if item.hops == MAX_FORWARD_HOPS:
+            return "MaxTransferHopCountExceeded"
+        if target not in self.entities:
+            return "EntityNotFound"
+        if not self.entities[target].settings.status.allows_send:
+            return "EntityDisabled"
+        if self.entities[target].has_sessions and item.message.session_id is None:
+            return "Session ID is null."
+        return None
 
     def publish(self, topic: str, item: Item, now: int) -> None:
         """Rules without an action make one copy together, each with an action one of its own."""
@@ -289,23 +335,16 @@ class Model:
                 if action is not None:
                     copies.append(action.then(Edits({"RuleName": name})))
             for edits in copies:
-                self.arrive(path, item.message, now, item.enqueued, edits, item.hops)
+                self.arrive(path, item.message, now, item.edits.then(edits), item.hops)
 
-    def forward(self, path: str, item: Item, now: int) -> None:
-        """Sends a waiting message on, if its queue does that."""
-        source = self.entities[path]
-        target = getattr(source.settings, "forward_to", None)
-        if source.has_sessions and item.session is None:
-            self.dead_letter(path, item, now, "Session ID is null")
-        elif target is None or source.kind == EntityKind.DEAD_LETTER or item.state != State.WAITING:
-            return
-        elif item.hops == MAX_FORWARD_HOPS:
-            self.dead_letter(path, item, now, "MaxTransferHopCountExceeded")
-        elif target not in self.entities or not self.entities[target].settings.status.allows_send:
-            self.dead_letter(path, item, now, "?")
-        else:
-            source.items.remove(item)
-            self.arrive(target, item.message, now, now, item.edits, item.hops + 1)
+    def pass_all_on(self, path: str, now: int) -> None:
+        """All that waits, in the order of receiving."""
+        entity = self.entities[path]
+        entity.passes_on_at = NEVER
+        tried: list[Item] = []
+        while (item := self.best(entity, None, now, tried)) is not None:
+            tried.append(item)
+            self.pass_on(path, item, now)
 
     def dead_letter(
         self,
@@ -316,19 +355,15 @@ class Model:
         description: str | None = None,
         edits: Edits = NO_EDITS,
     ) -> None:
-        entity = self.entities[path]
-        entity.items.remove(item)
+        self.entities[path].items.remove(item)
         texts = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
-        item.edits = item.edits.then(edits).then(
-            Edits({name: text for name, text in texts.items() if text is not None})
-        )
-        target = entity.settings.forward_dead_letters_to
-        if target in self.entities and self.entities[target].settings.status.allows_send:
-            self.arrive(target, item.message, now, now, item.edits, item.hops + 1)
-            return
+        death = Edits({name: text for name, text in texts.items() if text is not None})
+        item.edits = item.edits.then(edits).then(death)
         item.state, item.token, item.until, item.expires = State.WAITING, None, NEVER, NEVER
         item.level, item.session = 0, None
-        self.entities[f"{path}/{DEAD_LETTER}"].items.append(item)
+        dead = self.entities[f"{path}/{DEAD_LETTER}"]
+        dead.items.append(item)
+        dead.passes_on_at = now
 
     def CancelScheduled(self, command: c.CancelScheduled, now: int) -> None:
         entity = self.at(command.path)
@@ -344,30 +379,31 @@ class Model:
     # --- receiving --------------------------------------------------------------------------------
 
     def Attach(self, command: c.Attach, now: int) -> object:
-        entity = self.at(command.path)
-        if entity.kind == EntityKind.TOPIC or entity.has_sessions == (command.session is None):
-            raise errors.NotAllowedError
+        entity = self.holder(command.path)
         if not entity.settings.status.allows_receive:
             raise errors.EntityDisabledError(command.path)
-        link = Link(command.path, command.mode, command.session)
-        self.links[command.link] = link
+        if entity.has_sessions == (command.session is None):
+            raise errors.NotAllowedError
+        deadline = now + command.timeout_ms
+        self.links[command.link] = Link(command.path, command.mode, command.session, 0, deadline)
         if command.session is None:
             return (None, 0)
-        if command.session is c.NEXT_SESSION:
-            link.deadline = now + command.timeout_ms
-            self.grant(now)
-            return self.answer.granted.pop(command.link, None)
-        return self.lock_session(command.link, str(command.session), now)
+        if command.session is not c.NEXT_SESSION:
+            return self.lock_session(command.link, str(command.session), now)
+        self.grant(now)
+        return self.answer.granted.pop(command.link, None)
 
-    def lock_session(self, number: int, session_id: str, now: int) -> tuple[str, int]:
+    def lock_session(self, number: int, name: str, now: int) -> tuple[str, int]:
         link = self.links[number]
         entity = self.entities[link.path]
-        session = entity.sessions.setdefault(session_id, Session())
+        session = entity.sessions.setdefault(name, Session())
         if session.link:
-            raise errors.SessionCannotBeLockedError(session_id)
+            if session.until > now:
+                raise errors.SessionCannotBeLockedError(name)
+            self.lose_session(link.path, name, now)
         session.link, session.until = number, now + entity.settings.lock_duration_ms
-        link.session, link.deadline = session_id, NEVER
-        return (session_id, session.until)
+        link.session = name
+        return (name, session.until)
 
     def grant(self, now: int) -> None:
         """Links that wait get free sessions with something to deliver: first come, first served."""
@@ -394,32 +430,37 @@ class Model:
             while in_vain < len(entity.hungry):
                 number = entity.hungry.pop(0)
                 link = self.links[number]
-                item = self.best(link, now)
-                in_vain = 0 if item is not None else in_vain + 1
+                item = self.best(entity, link, now) if entity.keeps else None
+                in_vain += 1
                 if item is not None:
+                    in_vain = 0
                     link.credit -= 1
                     self.hand_out(path, item, link.mode, now)
                     self.answer.delivered.setdefault(number, []).append(copy.copy(item))
                 if link.credit:
                     entity.hungry.append(number)
 
-    def best(self, link: Link, now: int) -> Item | None:
-        entity = self.entities[link.path]
+    def best(
+        self, entity: Entity, link: Link | None, now: int, but: Sequence[Item] = ()
+    ) -> Item | None:
+        """The next to be received: the highest level, raised by waiting; then the lowest number."""
         waiting = [
             item
             for item in entity.items
-            if item.state == State.WAITING and item.expires > now
-            if not entity.has_sessions or item.session == link.session
+            if item.state == State.WAITING and item.expires > now and item not in but
+            if not entity.has_sessions or link is None or item.session == link.session
         ]
+        if link is not None and entity.has_sessions:
+            session = entity.sessions[str(link.session)]
+            waiting = waiting if session.until > now else []
         return min(waiting, key=lambda i: (-self.urgency(entity, i, now), i.number), default=None)
 
     def urgency(self, entity: Entity, item: Item, now: int) -> int:
-        """The level, raised by waiting."""
-        priority = getattr(entity.settings, "priority", None)
-        if priority is None or entity.kind == EntityKind.DEAD_LETTER:
+        priority = entity.asks("priority")
+        if priority is None:
             return 0
-        aged = (now - item.enqueued) // (priority.aging_ms_per_level or NEVER)
-        return int(min(priority.levels - 1, item.level + max(0, aged)))
+        aged = max(0, now - item.enqueued) // (priority.aging_ms_per_level or NEVER)
+        return int(min(priority.levels - 1, item.level + aged))
 
     def hand_out(self, path: str, item: Item, mode: Mode, now: int) -> None:
         entity = self.entities[path]
@@ -434,58 +475,66 @@ class Model:
         if entity.has_sessions:
             item.until = entity.sessions[str(item.session)].until
 
-    def Flow(self, command: c.Flow, now: int) -> object:
-        if command.link not in self.links:
-            raise errors.EntityNotFoundError(str(command.link))
-        link = self.links[command.link]
-        hungry = self.entities[link.path].hungry
-        link.credit = command.credit
-        if link.credit and command.link not in hungry:
-            hungry.append(command.link)
-        elif not link.credit and command.link in hungry:
-            hungry.remove(command.link)
+    def Flow(self, command: c.Flow, now: int) -> int:
+        link = self.links.get(command.link)
+        if link is None or link.session is c.NEXT_SESSION:
+            raise errors.NotAllowedError
+        self.set_credit(command.link, command.credit)
         self.serve(now)
-        if not command.drain:
-            return None
-        link.credit, unused = 0, link.credit
-        if unused:
-            hungry.remove(command.link)
-        return unused
+        left = link.credit
+        if command.drain:
+            self.set_credit(command.link, 0)
+        return left
+
+    def set_credit(self, number: int, credit: int) -> None:
+        link = self.links[number]
+        hungry = self.entities[link.path].hungry
+        link.credit = credit
+        if credit and number not in hungry:
+            hungry.append(number)
+        elif not credit and number in hungry:
+            hungry.remove(number)
 
     def Detach(self, command: c.Detach, now: int) -> None:
         if command.link in self.links:
-            link = self.drop(command.link)
-            if isinstance(link.session, str):
-                self.end_session(link.path, link.session, now, is_counted=False)
+            self.drop(command.link, now)
 
-    def drop(self, number: int) -> Link:
+    def drop(self, number: int, now: int) -> None:
+        """A link ends, and with it the lock on its session, without penalty."""
+        self.set_credit(number, 0)
         link = self.links.pop(number)
-        for entity in self.entities.values():
-            entity.hungry = [other for other in entity.hungry if other != number]
-        return link
+        session = self.entities[link.path].sessions.get(str(link.session))
+        if session is not None and session.link == number:
+            self.end_session(link.path, str(link.session), now, is_counted=False)
 
-    def ReceiveDeferred(self, command: c.ReceiveDeferred, now: int) -> object:
-        entity = self.at(command.path)
-        if entity.has_sessions:
-            self.held(command.path, command.session, command.link, now)
+    def close(self, number: int, error: type[errors.Refused], now: int) -> None:
+        self.drop(number, now)
+        self.answer.closed[number] = error
+
+    def ReceiveDeferred(self, command: c.ReceiveDeferred, now: int) -> list[Item]:
+        entity = self.holder(command.path)
         items = [self.find(entity, n, State.DEFERRED) for n in command.sequence_numbers]
+        for item in items if entity.has_sessions else ():
+            if item.session != command.session:
+                raise errors.MessageNotFoundError(item.number)
+            self.held(command.path, command.session, command.link, now)
         for item in items:
             self.hand_out(command.path, item, command.mode, now)
         return [copy.copy(item) for item in items]
 
-    def Browse(self, command: c.Browse, now: int) -> object:
+    def Browse(self, command: c.Browse, now: int) -> list[Item]:
         shown = [
             item
             for item in sorted(self.at(command.path).items, key=lambda i: i.number)
             if item.number >= command.from_sequence_number
             if command.session is None or item.session == command.session
         ]
-        return shown[: command.count]
+        return [replace(item, token=None) for item in shown[: command.count]]
 
     # --- settling ---------------------------------------------------------------------------------
 
-    def locked(self, path: str, token: LockToken, now: int) -> Item:
-        entity = self.at(path)
+    def locked(self, path: str, token: bytes, now: int) -> Item:
+        entity = self.holder(path)
         for item in entity.items:
             if item.token == token and item.until > now:
                 return item
@@ -494,14 +543,15 @@ class Model:
         raise errors.MessageLockLostError
 
     def Settle(self, command: c.Settle, now: int) -> None:
-        entity = self.at(command.path)
+        entity = self.holder(command.path)
         items = [self.locked(command.path, token, now) for token in command.tokens]
-        if command.transaction is not None:
-            self.remember(command, now)
-            return
-        is_dead = entity.kind == EntityKind.DEAD_LETTER
-        if command.disposition is c.Disposition.DEAD_LETTER and is_dead:
+        if len(set(command.tokens)) < len(items):
+            raise errors.MessageLockLostError
+        if command.disposition is c.Disposition.DEAD_LETTER and entity.is_dead:
             raise errors.NotAllowedError
+        if command.transaction is not None:
+            self.opened(command.transaction, now).append(replace(command, transaction=None))
+            return
         for item in items:
             match command.disposition:
                 case c.Disposition.COMPLETE:
@@ -519,34 +569,30 @@ class Model:
                     self.give_back(command.path, item, now, is_counted=False)
 
     def give_back(self, path: str, item: Item, now: int, *, is_counted: bool) -> None:
-        """A lock ends: back to its place, or dead-lettered after the last delivery, or expired."""
+        """A lock ends: back to its place, or dead-lettered after the last delivery."""
         entity = self.entities[path]
         was_deferred = item.state == State.DEFERRED_LOCKED
         item.state = State.DEFERRED if was_deferred else State.WAITING
         item.token, item.until = None, NEVER
         item.count += is_counted
-        is_dead = entity.kind == EntityKind.DEAD_LETTER
-        if is_counted and not is_dead and item.count >= entity.settings.max_delivery_count:
+        limit = entity.asks("max_delivery_count")
+        if is_counted and limit is not None and item.count >= limit:
             self.dead_letter(path, item, now, "MaxDeliveryCountExceeded")
-        elif item.expires <= now and not was_deferred:
-            self.expire(path, item, now)
-        else:
-            self.forward(path, item, now)
 
     def expire(self, path: str, item: Item, now: int) -> None:
-        if self.entities[path].settings.dead_letter_on_expiration:
+        if self.entities[path].asks("dead_letter_on_expiration"):
             self.dead_letter(path, item, now, "TTLExpiredException")
         else:
             self.entities[path].items.remove(item)
 
-    def Renew(self, command: c.Renew, now: int) -> object:
+    def Renew(self, command: c.Renew, now: int) -> list[int]:
         items = [self.locked(command.path, token, now) for token in command.tokens]
         for item in items:
             item.until = now + self.entities[command.path].settings.lock_duration_ms
         return [item.until for item in items]
 
     def DeleteMessages(self, command: c.DeleteMessages, now: int) -> int:
-        entity = self.at(command.path)
+        entity = self.holder(command.path)
         doomed = [
             item
             for item in sorted(entity.items, key=lambda i: i.number)
@@ -557,35 +603,41 @@ class Model:
         return len(doomed)
 
     def ChangePriority(self, command: c.ChangePriority, now: int) -> None:
-        entity = self.at(command.path)
-        priority = getattr(entity.settings, "priority", None)
-        is_plain = priority is None or entity.kind == EntityKind.DEAD_LETTER
-        if not 0 <= command.level < (1 if is_plain else priority.levels):
+        entity = self.holder(command.path)
+        priority = entity.asks("priority")
+        if not 0 <= command.level < (priority.levels if priority else 1):
             raise errors.ArgumentError
         self.find(entity, command.sequence_number, State.WAITING).level = command.level
 
     # --- sessions ---------------------------------------------------------------------------------
 
-    def held(self, path: str, session_id: str | None, link: int, now: int) -> Session:
-        session = self.at(path).sessions.get(str(session_id))
+    def held(self, path: str, name: str | None, link: int, now: int) -> Session:
+        if not self.holder(path).has_sessions:
+            raise errors.NotAllowedError
+        session = self.entities[path].sessions.get(str(name))
         if session is None or session.link != link or session.until <= now:
-            raise errors.SessionLockLostError(str(session_id))
+            raise errors.SessionLockLostError(str(name))
         return session
 
-    def end_session(self, path: str, session_id: str, now: int, *, is_counted: bool) -> None:
+    def end_session(self, path: str, name: str, now: int, *, is_counted: bool) -> None:
         entity = self.entities[path]
-        session = entity.sessions[session_id]
-        session.link, session.until = 0, NEVER
+        entity.sessions[name].link, entity.sessions[name].until = 0, NEVER
         for item in list(entity.items):
-            if item.session == session_id and item.state not in FREE:
+            if item.session == name and item.is_locked:
                 self.give_back(path, item, now, is_counted=is_counted)
+
+    def lose_session(self, path: str, name: str, now: int) -> None:
+        """A session's lock ran out: that counts for its messages, and its link is closed."""
+        link = self.entities[path].sessions[name].link
+        self.end_session(path, name, now, is_counted=True)
+        self.close(link, errors.SessionLockLostError, now)
 
     def RenewSession(self, command: c.RenewSession, now: int) -> int:
         session = self.held(command.path, command.session, command.link, now)
         entity = self.entities[command.path]
         session.until = now + entity.settings.lock_duration_ms
         for item in entity.items:
-            if item.session == command.session and item.state not in FREE:
+            if item.session == command.session and item.is_locked:
                 item.until = session.until
         return session.until
 
@@ -593,15 +645,18 @@ class Model:
         session = self.held(command.path, command.session, command.link, now)
         session.state, session.changed = command.state, now
 
-    def GetSessionState(self, command: c.GetSessionState, now: int) -> object:
+    def GetSessionState(self, command: c.GetSessionState, now: int) -> bytes | None:
         return self.held(command.path, command.session, command.link, now).state
 
-    def ListSessions(self, command: c.ListSessions, now: int) -> object:
-        entity = self.at(command.path)
+    def ListSessions(self, command: c.ListSessions, now: int) -> list[str]:
+        entity = self.holder(command.path)
+        if not entity.has_sessions:
+            raise errors.NotAllowedError
         with_state = {n: s for n, s in entity.sessions.items() if s.state is not None}
         if command.updated_after_ms is None:
-            active = {i.session for i in entity.items if i.state in (State.WAITING, State.LOCKED)}
-            names = {str(name) for name in active} | set(with_state)
+            idle = (State.DEFERRED, State.SCHEDULED)
+            active = {str(i.session) for i in entity.items if i.state not in idle}
+            names = active | set(with_state)
         else:
             names = {n for n, s in with_state.items() if s.changed > command.updated_after_ms}
         return sorted(names)[command.skip : command.skip + command.top]
@@ -613,80 +668,84 @@ class Model:
         self.transactions[self.last_transaction] = (now + TRANSACTION_TIMEOUT_MS, [])
         return self.last_transaction
 
-    def remember(self, command: c.Send | c.Settle, now: int) -> object:
-        if command.transaction not in self.transactions:
+    def opened(self, number: int, now: int) -> list[Any]:
+        """What was asked in an open transaction so far."""
+        if number not in self.transactions or self.transactions[number][0] <= now:
             raise errors.ArgumentError
-        later = copy.copy(command)
-        later.transaction = None
-        self.transactions[command.transaction][1].append(later)
-        return None
+        return self.transactions[number][1]
 
     def Discharge(self, command: c.Discharge, now: int) -> None:
-        if command.transaction not in self.transactions:
-            raise errors.ArgumentError
-        _, remembered = self.transactions.pop(command.transaction)
-        for part in () if command.fail else remembered:
+        parts = self.opened(command.transaction, now)
+        del self.transactions[command.transaction]
+        if command.fail:
+            return
+        tokens: list[bytes] = []
+        for part in parts:
+            tokens += getattr(part, "tokens", ())
+            if len(set(tokens)) < len(tokens):
+                raise errors.NotAllowedError
             getattr(self, type(part).__name__)(part, now)
+
+    def forget(self, number: int) -> None:
+        del self.transactions[number]
 
     # --- time -------------------------------------------------------------------------------------
 
     def tick(self, now: int) -> Answer:
-        """All that is due by now, in the order of its time."""
+        """All that is due by now, in the order of its time. Messages that go on from here do so
+        last, and therefore in the order of receiving."""
         self.answer = Answer()
-        self.pass_time(now)
+        while events := [event for event in self.events(now) if event[0] <= now]:
+            _, _, happen = min(events, key=lambda event: event[:2])
+            happen()
         self.serve(now)
         return self.answer
-
-    def pass_time(self, now: int) -> None:
-        while events := [event for event in self.events(now) if event[0] <= now]:
-            min(events, key=lambda event: event[0])[1]()
 
     def next_deadline(self) -> int:
         return min((event[0] for event in self.events(0)), default=NEVER)
 
-    def events(self, now: int) -> Iterator[tuple[int, Callable[[], None]]]:
+    def events(self, now: int) -> Iterator[tuple[int, int, Callable[[], None]]]:
         """Whatever a clock will do, and when."""
         for path, entity in self.entities.items():
             for name, session in entity.sessions.items():
                 if session.link:
-                    yield session.until, partial(self.lose_session, path, name, now)
+                    yield session.until, 0, partial(self.lose_session, path, name, now)
             for item in entity.items:
                 if item.state == State.SCHEDULED:
-                    yield item.due, partial(self.activate, path, item, now)
+                    yield item.due, 0, partial(self.activate, path, item, now)
                 elif item.state == State.WAITING:
-                    yield item.expires, partial(self.expire, path, item, now)
-                elif item.state != State.DEFERRED and not entity.has_sessions:
-                    yield item.until, partial(self.give_back, path, item, now, is_counted=True)
+                    yield item.expires, 0, partial(self.expire, path, item, now)
+                elif item.is_locked and not entity.has_sessions:
+                    give_back = partial(self.give_back, path, item, now, is_counted=True)
+                    yield item.until, 0, give_back
+            if not entity.keeps:
+                yield max(now, entity.passes_on_at), 1, partial(self.pass_all_on, path, now)
         for number, link in self.links.items():
             if link.session is c.NEXT_SESSION:
-                yield link.deadline, partial(self.close, number, errors.OperationTimeoutError)
+                timeout = errors.OperationTimeoutError
+                yield link.deadline, 0, partial(self.close, number, timeout, now)
         for transaction, (deadline, _) in self.transactions.items():
-            yield deadline, partial(self.forget, transaction)
-
-    def lose_session(self, path: str, name: str, now: int) -> None:
-        self.close(self.entities[path].sessions[name].link, errors.SessionLockLostError)
-        self.end_session(path, name, now, is_counted=True)
-
-    def close(self, number: int, error: type[errors.Refused]) -> None:
-        self.drop(number)
-        self.answer.closed[number] = error
+            yield deadline, 0, partial(self.forget, transaction)
 
     def activate(self, path: str, item: Item, now: int) -> None:
-        self.entities[path].items.remove(item)
-        self.arrive(path, item.message, now, item.due, item.edits, item.hops, due=item.due)
-
-    def forget(self, transaction: int) -> None:
-        del self.transactions[transaction]
+        """A scheduled message is appended as if sent at its time."""
+        entity = self.entities[path]
+        entity.items.remove(item)
+        self.append(entity, item.message, item.due, item.edits, item.hops)
+        entity.passes_on_at = now
 
     def restart(self, now: int) -> Answer:
         """A crash and the recovery from it: every lock ends, and counts as a delivery."""
-        for number in list(self.links):
-            self.drop(number)
+        self.answer = Answer()
+        self.links.clear()
         self.transactions.clear()
+        self.last_transaction = 0
         for path, entity in list(self.entities.items()):
+            entity.hungry.clear()
+            entity.passes_on_at = now
             for session in entity.sessions.values():
                 session.link, session.until = 0, NEVER
             for item in list(entity.items):
-                if item.state not in FREE:
+                if item.is_locked:
                     self.give_back(path, item, now, is_counted=True)
-        return self.tick(now)
+        return self.answer

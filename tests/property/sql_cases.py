@@ -16,20 +16,7 @@ from uuid import UUID
 from tandem.model import Duration, Edits, MessageId, Symbol, Timestamp, Value
 from tests.unit.core.sql_sample import SampleMessage
 
-NAMES = [
-    "color",
-    "Size",
-    "price",
-    "flag",
-    "sent",
-    "wait",
-    "id",
-    "bin",
-    "Größe",
-    "gone",
-    "in",
-    "a]b",
-]
+NAMES = ["color", "Size", "price", "flag", "sent", "wait", "id", "bin", "Größe", "in", "a]b"]
 TEXTS = ["", "a", "red", "Red", "aab", "abab", "a%b", "a_b", "x'y", "日本", "aaaaaaaab", "100%"]
 INTEGERS = [0, 1, -1, 2, 3, 7, -7, 10, 2**31, 2**53 + 1, 2**63 - 1, -(2**63)]
 DOUBLES = [0.0, -0.0, 0.5, 1.0, 2.0, -7.0, 1e300, 2.0**53, math.inf, math.nan]
@@ -92,6 +79,8 @@ class Generator:
             "Size": self.random.choice(INTEGERS),
             "price": self.random.choice(DOUBLES),
             "flag": self.chance(0.5),
+            "sent": self.random.choice([Timestamp(-5), Timestamp(1_600_000_000_000)]),
+            "wait": self.random.choice([Duration(15_000), Duration(-7), Duration(2**62)]),
         }
         for name, value in typical.items():
             if self.chance(0.6):
@@ -163,7 +152,7 @@ class Generator:
     def expression(self, depth: int) -> str:
         if depth <= 0 or self.chance(0.35):
             return self.property() if self.chance(0.6) else self.constant()
-        match self.random.randrange(10):
+        match self.random.randrange(12):
             case 0:
                 return f"({self.expression(depth - 1)})"
             case 1:
@@ -180,7 +169,16 @@ class Generator:
             case 4 | 5:
                 a, b = self.random.choice(TEXTS), self.property()
                 return f"{self.text(a)} + {b}" if self.chance(0.5) else f"{b} + {self.text(a)}"
-            case 6 | 7:
+            case 6:
+                terms = ["'a'", "color", "sys.Label", "@three", "''", "Größe"]
+                return " + ".join(self.random.choice(terms) for _ in range(4))
+            case 7 | 8:
+                terms = ["sent", "wait", "sys.TimeToLive", "sys.EnqueuedTimeUtc"]
+                first, second, third = (self.random.choice(terms) for _ in range(3))
+                return (
+                    f"{first} - {second} + {third}" if self.chance(0.3) else f"{first} - {second}"
+                )
+            case 9 | 10:
                 sign = self.random.choice("+-*/%")
                 return f"{self.number(depth - 1)} {sign} {self.number(depth - 1)}"
             case _:
@@ -190,7 +188,7 @@ class Generator:
     def number(self, depth: int) -> str:
         if depth > 0 and self.chance(0.4):
             return f"({self.number(depth - 1)} {self.random.choice('+-*/%')} {self.number(0)})"
-        return self.random.choice(["Size", "price", "1", "2", "7", "-3", "0.5", "@one", "0"])
+        return self.random.choice(["Size", "price", "1", "2", "7", "-7", "-3", "0.5", "@one", "0"])
 
     def pattern(self) -> str:
         length = self.random.randrange(7)
@@ -244,7 +242,8 @@ class Generator:
         target = self.property()
         if self.chance(0.25):
             target = f"sys.{self.random.choice(SYSTEM)}"
-        return f"{self.cased('SET')} {target} = {self.expression(2)}"
+        value = self.number(2) if self.chance(0.3) else self.expression(2)
+        return f"{self.cased('SET')} {target} = {value}"
 
     def action(self) -> str:
         statements = [self.statement() for _ in range(self.random.choice([1, 1, 2, 3, 5]))]
@@ -271,9 +270,7 @@ class Generator:
             case _:
                 joined = " ".join(places)
                 at = self.random.randrange(len(joined) + 1)
-                junk = self.random.choice(
-                    ["'", "(", ")", "]", ".", "@", "!", "5", "é", "_", "-", ""]
-                )
+                junk = self.random.choice([*"'()].@!5é_-", ""])
                 return joined[:at] + junk + joined[at + 1 :]
         return " ".join(places)
 

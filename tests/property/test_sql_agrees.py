@@ -9,16 +9,26 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Mapping
+from random import Random
 from typing import Any
 
 import pytest
 
 from tandem.core.sql import Action, Context, Filter, compile_action, compile_filter
+from tandem.core.sql_like import Meter, compile_pattern
 from tandem.errors import FilterError
 from tandem.limits import MAX_SQL_STEPS
 from tandem.model import Duration, Timestamp, Value
 from tests.property.sql_cases import Case, Generator
-from tests.property.sql_reference import Failure, Refusal, World, action_result, filter_result
+from tests.property.sql_reference import (
+    Failure,
+    Refusal,
+    World,
+    action_result,
+    filter_result,
+    like,
+    pattern_signs,
+)
 from tests.unit.core.sql_sample import CountingIds
 
 SEED = 20_260_901
@@ -123,6 +133,27 @@ def test_sql_agrees_with_a_slow_reference() -> None:
     assert not wrong, wrong[0]
     for outcome in ("True", "False", "None", "edited", "failed", "refused"):
         assert outcomes[outcome] >= 50, outcomes
+
+
+def test_like_agrees_with_a_table() -> None:
+    """Patterns and texts of few letters, where every mistake of the search shows; and pieces of
+    over 100 characters, which are searched for in another way."""
+    random = Random(SEED)
+    matched = 0
+    for number in range(6_000):
+        length = 1 if number % 100 else random.randrange(95, 130)
+        pattern = "".join(
+            random.choice("aab%__") * (length if random.random() < 0.3 else 1)
+            for _ in range(random.randrange(9))
+        )
+        text = "".join(
+            random.choice("ab") * (length if random.random() < 0.3 else 1)
+            for _ in range(random.randrange(14))
+        )
+        result = compile_pattern(pattern, None).matches(text, Meter())
+        assert result is like(text, pattern_signs(pattern, None)), (pattern, text)
+        matched += result
+    assert 1_000 < matched < 5_000
 
 
 def test_the_reference_can_disagree() -> None:

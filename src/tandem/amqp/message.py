@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final, cast
 from uuid import UUID
 
 from tandem.amqp.types import (
-    MAX_NODES,
     NULL,
     Buffer,
     Described,
@@ -40,6 +39,7 @@ from tandem.amqp.types import (
     skip,
 )
 from tandem.errors import ArgumentError, ProtocolError
+from tandem.limits import MAX_BATCH_MESSAGES, MAX_NODES_PER_FRAME, MAX_SECTIONS
 from tandem.model import Duration, Edits, MessageId, Millis, Symbol, Timestamp, Value
 
 HEADER: Final = 0x70
@@ -51,11 +51,6 @@ DATA: Final = 0x75
 SEQUENCE: Final = 0x76
 VALUE: Final = 0x77
 FOOTER: Final = 0x78
-
-MAX_SECTIONS: Final = 1_000
-"""Sections of one message; a body of very many tiny ones costs time without carrying anything."""
-MAX_BATCH: Final = 4_500
-"""Messages in one batch envelope (message format 0x80013700), each of them a data section."""
 
 SCHEDULED: Final = "x-opt-scheduled-enqueue-time"
 PARTITION_KEY: Final = "x-opt-partition-key"
@@ -127,7 +122,7 @@ def _section(payload: Buffer, at: int) -> tuple[int, int]:
     return code, value_at
 
 
-def batch_messages(payload: bytes, *, most: int = MAX_BATCH) -> list[bytes]:
+def batch_messages(payload: bytes, *, most: int = MAX_BATCH_MESSAGES) -> list[bytes]:
     """The encoded messages inside a batch envelope, in order; its own sections mean nothing."""
     messages = []
     for code, start, end in sections(payload, most=most + len(_SYMBOLIC)):
@@ -655,6 +650,6 @@ def _edited_map(
             raise ProtocolError("The size of a map differs from its contents.")
     for name, value in to_write.items():
         pairs += (encode_key(name), value)
-    if len(pairs) > MAX_NODES:
+    if len(pairs) > MAX_NODES_PER_FRAME:
         raise ArgumentError("A message has too many properties.")
     return encode_map(pairs) if pairs else b""

@@ -5,7 +5,8 @@ message sections) does not live here, and nothing here reads a socket.
 
 The rule: any bytes decode to a value or raise `ProtocolError`, in time and memory bounded by the
 number of bytes. The decoder keeps its own stack, compares every length with the bytes that are
-there before it takes any, and spends at most `MAX_NODES` nodes and `MAX_DEPTH` levels on one call.
+there before it takes any, and spends at most `MAX_NODES_PER_FRAME` nodes and `MAX_NESTING` levels
+on one call.
 
 What `decode` gives:
 
@@ -31,14 +32,10 @@ from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from tandem.errors import ArgumentError, ProtocolError
+from tandem.limits import MAX_NESTING, MAX_NODES_PER_FRAME
 from tandem.model import Duration, Symbol, Timestamp
 
 Buffer: TypeAlias = bytes | memoryview
-
-MAX_DEPTH: Final = 16
-"""Levels of nesting, described values included; stops stack and time attacks by deep values."""
-MAX_NODES: Final = 10_000
-"""Elements that one call may build; stops a small frame from becoming a large structure."""
 
 TIMESPAN: Final = Symbol("com.microsoft:timespan")
 
@@ -368,7 +365,7 @@ def _decode(buffer: bytes, at: int, typed: bool) -> tuple[object, int]:
             if code == 0x00:
                 new_descriptor, at = decode_descriptor(buffer, at)
                 nodes += 1
-                if len(stack) >= MAX_DEPTH or nodes > MAX_NODES:
+                if len(stack) >= MAX_NESTING or nodes > MAX_NODES_PER_FRAME:
                     raise ProtocolError("A value is nested too deep, or has too many elements.")
                 stack.append((kind, items, left, limit, element, descriptor))
                 kind, items, left, element, descriptor = _DESCRIBED, [], 1, -1, new_descriptor
@@ -415,7 +412,7 @@ def _decode(buffer: bytes, at: int, typed: bool) -> tuple[object, int]:
                     continue
                 element_here, descriptor_here, at = _element(buffer, at, end)
                 if _WIDTHS[element_here] == 0 and count:
-                    if count > MAX_NODES or at != end:
+                    if count > MAX_NODES_PER_FRAME or at != end:
                         raise ProtocolError("An array of zero-width elements is too long.")
                     items.append(ZeroWidthArray(element_here, count, descriptor_here))
                     continue
@@ -425,7 +422,7 @@ def _decode(buffer: bytes, at: int, typed: bool) -> tuple[object, int]:
             if count > end - at:
                 raise _cut()
             nodes += count
-            if len(stack) >= MAX_DEPTH or nodes > MAX_NODES:
+            if len(stack) >= MAX_NESTING or nodes > MAX_NODES_PER_FRAME:
                 raise ProtocolError("A value is nested too deep, or has too many elements.")
             stack.append((kind, items, left, limit, element, descriptor))
             kind, items, left, limit = kind_here, [], count, end
@@ -512,7 +509,7 @@ def skip(buffer: Buffer, offset: int) -> int:
         depth = 0
         while code == 0x00:
             depth += 1
-            if depth > MAX_DEPTH:
+            if depth > MAX_NESTING:
                 raise ProtocolError("A value is nested too deep.")
             _, at = decode_descriptor(buffer, at)
             code = buffer[at]
@@ -548,7 +545,7 @@ def compound(buffer: Buffer, at: int) -> tuple[int, int, int]:
         count, start = _u32(buffer, at + 5)[0], at + 9
     else:
         raise ProtocolError("A list or a map was expected.")
-    if count > end - start or count > MAX_NODES:
+    if count > end - start or count > MAX_NODES_PER_FRAME:
         raise ProtocolError("A list or a map has too many elements.")
     if code & 1 and count & 1:
         raise ProtocolError("A map has a key without a value.")

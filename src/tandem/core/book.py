@@ -47,12 +47,6 @@ class Book:
         self._timers: list[tuple[Millis, int]] = []
         self._same: dict[bytes, bytes] = {}
 
-    def take_changes(self) -> list[Change]:
-        taken = self.changes
-        self.changes = []
-        self.emit = self.changes.append
-        return taken
-
     # --- bodies -----------------------------------------------------------------------------------
 
     def hold(self, body: int, *, is_first: bool) -> None:

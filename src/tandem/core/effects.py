@@ -6,6 +6,7 @@ The engine holds replies and effects back until the changes that they rest on ar
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -74,4 +75,4 @@ Effect: TypeAlias = Deliver | SessionGranted | LinkClosed | Load
 class Outcome:
     reply: object = None
     changes: list[Change] = field(default_factory=list)
-    effects: list[Effect] = field(default_factory=list)
+    effects: Sequence[Effect] = ()

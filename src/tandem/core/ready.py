@@ -73,6 +73,15 @@ class Lane:
 
     def first(self, table: Table) -> tuple[int, Chunk, int] | None:
         """The lowest number whose message still waits at this level; what does not is dropped."""
+        runs, head = self._runs, self._head
+        if head < len(runs) and not self._back:
+            found = table.find(runs[head])  # in order, as most queues are most of the time
+            if found is not None:
+                chunk, row = found
+                levels = chunk.levels
+                own = 0 if levels is None else levels[row]
+                if chunk.states[row] == _WAITING and own == self.level:
+                    return runs[head], chunk, row
         while True:
             index = self._lowest()
             if index is None:
@@ -162,7 +171,7 @@ class Ready:
         if len(self._lanes) == 1:
             lane = self._lanes[0]
             found = lane.first(self._table)
-            return None if found is None else Next(lane, *found, 0)
+            return None if found is None else Next(lane, found[0], found[1], found[2], 0)
         ranked: dict[int, Next] = {}
         for lane in reversed(self._lanes):
             found = lane.first(self._table)

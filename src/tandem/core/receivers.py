@@ -16,10 +16,12 @@ from tandem.changes import (
     SessionLocked,
     SessionUnlocked,
 )
+from tandem.core import lifecycle
 from tandem.core.commands import NEXT_SESSION, NextSession
 from tandem.core.effects import Attached, Deliver, Delivery, LinkClosed, SessionGranted
 from tandem.core.ready import Next, Ready
 from tandem.core.sessions import Session
+from tandem.core.tokens import NUMBER_MASK
 from tandem.errors import (
     NotAllowedError,
     OperationTimeoutError,
@@ -31,8 +33,6 @@ from tandem.model import NEVER, Millis
 
 if TYPE_CHECKING:
     from tandem.core.queue import Part, Queue
-
-_NONCE_MASK = (1 << 64) - 1
 
 
 class Receiver:
@@ -144,7 +144,7 @@ class Receivers:
         assert queue.sessions is not None
         held = sorted(session.held)
         if held:
-            queue.come_back(held, reason, now)
+            lifecycle.come_back(queue, held, reason, now)
         queue.book.emit(SessionUnlocked(now, queue.id, reason, session.id))
         queue.sessions.unlock(session)
         queue.has_arrived(now)
@@ -179,7 +179,7 @@ class Receivers:
     def pump(self, now: Millis) -> None:
         """Hand out what there is to those who have credit, in turn."""
         queue = self._queue
-        if queue.is_relay or not queue.status.allows_receive:
+        if queue.is_relay or not queue.gives_messages:
             return
         if queue.sessions is not None:
             self._pump_sessions(now)
@@ -187,18 +187,18 @@ class Receivers:
         served: dict[int, Receiver] = {}
         hungry = self._hungry
         while hungry:
-            following = queue.next_message(now)
+            following = lifecycle.next_message(queue, now)
             if following is None:
                 break
             part, chosen = following
-            link = next(iter(hungry))
-            receiver = hungry[link]
-            served[link] = receiver
+            receiver = next(iter(hungry.values()))
             self._hand_out(receiver, part.ready, part, chosen, now)
+            link = receiver.link
+            served[link] = receiver
             if receiver.credit == 0:
                 del hungry[link]
             elif len(hungry) > 1:
-                del hungry[link]
+                del hungry[link]  # to the end: it is the others' turn
                 hungry[link] = receiver
         for receiver in served.values():
             self._deliver(receiver, now)
@@ -221,7 +221,7 @@ class Receivers:
                 continue
             part = queue.part_of(session.id)
             while receiver.credit:
-                chosen = queue.next_living(session.ready, part, now)
+                chosen = lifecycle.next_living(queue, session.ready, part, now)
                 if chosen is None:
                     break
                 self._hand_out(receiver, session.ready, part, chosen, now)
@@ -235,23 +235,25 @@ class Receivers:
     ) -> None:
         queue, session = self._queue, receiver.session
         ready.take(chosen, now)
-        number = part.number(chosen.at)
-        chunk, row = chosen.chunk, chosen.row
-        nonce = receiver.nonce = (receiver.nonce + 1) & _NONCE_MASK
+        _, index, chunk, row, _ = chosen
+        number = part.number(index)
+        nonce = receiver.nonce = (receiver.nonce + 1) & NUMBER_MASK
         is_locked = receiver.mode == Mode.PEEK_LOCK
         until = 0
         if is_locked:
             until = now + queue.lock_ms if session is None else session.locked_until_ms
-        receiver.rows += DELIVERED_ROW.pack(
-            number, nonce, chunk.sizes[row], chunk.count(row), chunk.level(row)
-        )
+        receiver.credit -= 1
+        size = chunk.sizes[row]
         if is_locked:
             queue.lock(number, chunk, row, nonce, until, receiver.link, session)
-            receiver.deliveries.append(queue.delivery(number, chunk, row, nonce, until))
+            delivery = queue.delivery(number, chunk, row, nonce, until)
         else:
-            receiver.deliveries.append(queue.delivery(number, chunk, row))
+            delivery = queue.delivery(number, chunk, row)
             queue.remove(number)
-        receiver.credit -= 1
+        receiver.deliveries.append(delivery)
+        receiver.rows += DELIVERED_ROW.pack(
+            number, nonce, size, delivery.delivery_count, delivery.level
+        )
 
     def _deliver(self, receiver: Receiver, now: Millis) -> None:
         queue = self._queue

@@ -55,6 +55,7 @@ TRANSITIONS: Final[dict[tuple[State, Trigger], State]] = {
 }
 """(state, trigger) → state."""
 
+STATES: Final = tuple(State)
 _TABLE: Final = [[TRANSITIONS.get((state, trigger)) for trigger in Trigger] for state in State]
 
 

@@ -45,7 +45,7 @@ def unpack(data: bytes) -> Recalled:
     at = _HEAD.size
     assert len(data) == at + state_size + places_size + gone_size, "the index has another length"
     view = memoryview(data)
-    namespace = Namespace.load(data[at : at + state_size])
+    namespace = Namespace.load(view[at : at + state_size])
     at += state_size
     bodies = Bodies.load(view[at : at + places_size])
     gone = array("Q")

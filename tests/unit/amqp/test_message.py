@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from tandem import limits
 from tandem.amqp import message as m
 from tandem.amqp import types as t
 from tandem.amqp.message import AmqpMessage, edited, encode_message, sections
@@ -151,9 +152,9 @@ def test_a_value_may_be_of_any_type() -> None:
 def test_sections_are_bounded() -> None:
     """RELIABILITY S4: 1,000 sections are read, one more is refused."""
     tiny = t.encode_described(m.DATA, t.encode_binary(b""))
-    AmqpMessage(tiny * m.MAX_SECTIONS)
+    AmqpMessage(tiny * limits.MAX_SECTIONS)
     with pytest.raises(ProtocolError):
-        AmqpMessage(tiny * (m.MAX_SECTIONS + 1))
+        AmqpMessage(tiny * (limits.MAX_SECTIONS + 1))
 
 
 @pytest.mark.parametrize(
@@ -319,7 +320,7 @@ def test_batches() -> None:
     envelope = listed(m.PROPERTIES, t.encode("0"))
     envelope += b"".join(t.encode_described(m.DATA, t.encode_binary(one)) for one in inner)
     assert m.batch_messages(envelope) == inner
-    for bad in (b"", listed(m.PROPERTIES), DATA * (m.MAX_BATCH + 1)):
+    for bad in (b"", listed(m.PROPERTIES), DATA * (limits.MAX_BATCH_MESSAGES + 1)):
         with pytest.raises(ProtocolError):
             m.batch_messages(bad)
 

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from tandem import limits
 from tandem.amqp import types as t
 from tandem.errors import ArgumentError, ProtocolError
 from tandem.model import Duration, Symbol, Timestamp
@@ -402,12 +403,12 @@ def test_skip_refuses_what_does_not_fit(raw: str) -> None:
 def test_arrays_of_zero_width_elements_stay_small() -> None:
     """RELIABILITY S2 (CVE-2026-66079): thousands of nulls are one count, billions refused."""
     for code in (0x40, 0x41, 0x42, 0x43, 0x44, 0x45):
-        raw = b"\xf0" + struct.pack(">IIB", 5, t.MAX_NODES, code)
+        raw = b"\xf0" + struct.pack(">IIB", 5, limits.MAX_NODES_PER_FRAME, code)
         array, end = t.decode(raw)
-        assert (array, end) == (t.ZeroWidthArray(code, t.MAX_NODES), len(raw))
+        assert (array, end) == (t.ZeroWidthArray(code, limits.MAX_NODES_PER_FRAME), len(raw))
         assert t.encode(array) == raw
         with pytest.raises(ProtocolError):
-            t.decode(b"\xf0" + struct.pack(">IIB", 5, t.MAX_NODES + 1, code))
+            t.decode(b"\xf0" + struct.pack(">IIB", 5, limits.MAX_NODES_PER_FRAME + 1, code))
     described = value_of("e0 05 02 00 53 07 40")
     assert described == t.ZeroWidthArray(0x40, 2, 7)
     assert t.encode(described) == hexed("e0 05 02 00 53 07 40")
@@ -435,12 +436,12 @@ def test_depth_is_bounded() -> None:
             raw = t.encode_list([raw])
         return raw
 
-    t.decode(nested(t.MAX_DEPTH))
+    t.decode(nested(limits.MAX_NESTING))
     with pytest.raises(ProtocolError):
-        t.decode(nested(t.MAX_DEPTH + 1))
+        t.decode(nested(limits.MAX_NESTING + 1))
     described = b"\x00\x53\x01"
-    t.decode(described * t.MAX_DEPTH + b"\x40")
-    assert t.skip(described * t.MAX_DEPTH + b"\x40", 0) == 3 * t.MAX_DEPTH + 1
+    t.decode(described * limits.MAX_NESTING + b"\x40")
+    assert t.skip(described * limits.MAX_NESTING + b"\x40", 0) == 3 * limits.MAX_NESTING + 1
     for walk in (lambda raw: t.decode(raw), lambda raw: t.skip(raw, 0)):
         with pytest.raises(ProtocolError):
             walk(described * 1_000_000 + b"\x40")
@@ -448,14 +449,14 @@ def test_depth_is_bounded() -> None:
 
 def test_elements_are_bounded() -> None:
     """RELIABILITY S3: 10,000 elements in one call, however they are spread."""
-    t.decode(t.encode_list([t.NULL] * t.MAX_NODES))
+    t.decode(t.encode_list([t.NULL] * limits.MAX_NODES_PER_FRAME))
     with pytest.raises(ProtocolError):
-        t.decode(t.encode_list([t.NULL] * (t.MAX_NODES + 1)))
+        t.decode(t.encode_list([t.NULL] * (limits.MAX_NODES_PER_FRAME + 1)))
     inner = t.encode_list([t.NULL] * 200)
     with pytest.raises(ProtocolError):
         t.decode(t.encode_list([inner] * 50))
     with pytest.raises(ProtocolError):
-        t.decode(t.encode_array([1] * (t.MAX_NODES + 1), 0x50))
+        t.decode(t.encode_array([1] * (limits.MAX_NODES_PER_FRAME + 1), 0x50))
 
 
 def test_a_length_allocates_nothing() -> None:

@@ -1,4 +1,5 @@
-"""An engine that a test drives by hand: stepped lanes, a clock that stands still, a log in memory."""
+"""An engine that a test drives by hand: stepped lanes, a clock that stands still, a log in
+memory."""
 
 from __future__ import annotations
 
@@ -154,6 +155,13 @@ class World:
         self.flow(link, credit)
         self.settle()
         return self.delivered()
+
+    def submit_payload(self, payload: bytes, path: str = "q") -> None:
+        self.submit(Send(path, [Plain(payload)]))
+
+    def submit_complete(self, deliveries: Sequence[Delivery], path: str = "q") -> None:
+        tokens = [d.token for d in deliveries if d.token is not None]
+        self.submit(Settle(path, tokens, Disposition.COMPLETE))
 
     def complete(self, deliveries: Sequence[Delivery], path: str = "q") -> None:
         tokens = [d.token for d in deliveries if d.token is not None]

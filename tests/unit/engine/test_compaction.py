@@ -1,0 +1,186 @@
+"""`engine/compaction.py`: the log stays short, and nothing alive is lost."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tandem.engine.engine import LATE_READ_MS, Tuning
+from tandem.limits import KIB
+from tandem.store.api import Store
+from tandem.store.files import FileStore
+from tandem.store.memory import MemoryStore
+from tests.unit.engine.world import World
+
+SEGMENT = 32 * KIB
+SMALL = Tuning(segment_bytes=SEGMENT, move_bytes=4 * KIB, group_bytes=8 * KIB, cache_bytes=0)
+
+
+@pytest.fixture(params=["memory", "files"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    if request.param == "memory":
+        return MemoryStore()
+    return FileStore(tmp_path / "log", segment_bytes=SEGMENT)
+
+
+def straggle(world: World, rounds: int, *, keep_every: int) -> dict[int, bytes]:
+    """Send and complete a lot, but leave every so-manieth message where it is: by deferring none and
+    completing by token, the kept ones stay locked in one link's hands."""
+    rng = random.Random(5)
+    world.attach(7)
+    kept: dict[int, bytes] = {}
+    for number in range(rounds):
+        payload = rng.randbytes(1_000)
+        world.send(payload)
+        (delivery,) = world.receive(7, 1)
+        if number % keep_every == 0:
+            kept[delivery.body] = payload
+        else:
+            world.complete([delivery])
+        world.clock.advance(10)
+    world.clock.advance(LATE_READ_MS)
+    world.send(b"the end")
+    world.settle()
+    return kept
+
+
+def length(store: Store) -> int:
+    return store.end - store.start
+
+
+def test_a_log_of_stragglers_is_compacted(store: Store) -> None:
+    """One message in twenty stays. The log shrinks to a small multiple of it, every body that is
+    left is read as it was sent, in this life and in the next."""
+    world = World(store, tuning=SMALL)
+    world.queue(lock_duration_ms=300_000)
+    kept = straggle(world, 1_500, keep_every=20)
+    live = world.recovered.bodies.live_bytes
+    assert world.engine.metrics.bodies_moved > len(kept)
+    assert store.end > 1_500 * 1_000
+    assert length(store) < 2 * live + 8 * SEGMENT
+    assert {n: world.engine.body(n) for n in kept} == kept
+    world.stop()
+    again = World(store, tuning=SMALL)
+    assert {n: again.engine.body(n) for n in kept} == kept
+    again.settle()
+    again.attach(9)
+    found = again.receive(9, 1_000)
+    assert len(found) == len(kept) + 1
+
+
+def test_consumed_is_freed(store: Store) -> None:
+    """All that came was completed: a few segments are left, and nothing was copied."""
+    world = World(store, tuning=SMALL)
+    world.queue()
+    straggle(world, 600, keep_every=10_000)
+    assert length(store) < 6 * SEGMENT
+    assert world.engine.metrics.bodies_moved <= 10
+    assert world.engine.metrics.indexes_saved > 5
+
+
+def test_a_crash_at_any_step_of_compaction_loses_nothing() -> None:
+    """Before every single step of either lane, the log as it is then is opened by another life."""
+    store = MemoryStore()
+    world = World(store, tuning=SMALL)
+    world.queue(lock_duration_ms=300_000)
+    kept = straggle(world, 200, keep_every=5)
+    checked = moved = 0
+    rng = random.Random(2)
+    while checked < 300:
+        world.submit_payload(rng.randbytes(900))
+        world.engine.flush()
+        while world.commits or world.side:
+            copy = store.copy()
+            again = World(copy, tuning=SMALL)
+            assert {n: again.engine.body(n) for n in kept} == kept
+            checked += 1
+            if not (rng.random() < 0.5 and world.side.step()):
+                world.commits.step() or world.side.step()
+        for delivery in world.receive(7, 5):
+            world.complete([delivery])
+        world.clock.advance(LATE_READ_MS)
+        moved = world.engine.metrics.bodies_moved
+    assert moved > 100
+
+
+def test_a_body_freed_while_it_is_moved_stays_freed() -> None:
+    world = World(tuning=SMALL)
+    world.queue(lock_duration_ms=300_000)
+    world.attach(1)
+    world.send(*[b"x" * 1_000 for _ in range(8)])
+    old = world.receive(1, 8)
+    straggle_until_moving(world)
+    assert world.engine._compactor._moved, "a step is on its way"
+    world.submit_complete(old)
+    world.settle()
+    world.clock.advance(LATE_READ_MS)
+    world.send(b"the end")
+    for delivery in old:
+        assert world.recovered.bodies.place(delivery.body) == 0
+    again = World(world.store, tuning=SMALL)
+    for delivery in old:
+        assert again.recovered.bodies.place(delivery.body) == 0
+
+
+def straggle_until_moving(world: World) -> None:
+    world.attach(7)
+    for _ in range(2_000):
+        world.send(b"y" * 1_000)
+        (delivery,) = world.receive(7, 1)
+        world.submit_complete([delivery])
+        world.clock.advance(1_000)
+        world.engine.flush()
+        while world.commits or world.side:
+            if world.engine._compactor._moved:
+                return
+            world.commits.step() or world.side.step()
+
+
+def test_what_a_reader_holds_is_kept() -> None:
+    """A journal reader that lags keeps its part of the log, and lets go of it later."""
+    world = World(tuning=SMALL)
+    world.queue()
+    world.engine.hold("journal", 0)
+    straggle(world, 400, keep_every=10_000)
+    assert world.store.start == 0
+    world.engine.hold("journal", 5 * SEGMENT)
+    straggle(world, 100, keep_every=10_000)
+    assert 0 < world.store.start <= 5 * SEGMENT
+    world.engine.hold("journal", None)
+    straggle(world, 100, keep_every=10_000)
+    assert world.store.start > 5 * SEGMENT
+
+
+def test_the_index_before_the_newest_can_still_be_used(tmp_path: Path) -> None:
+    """One rotten index is no loss: the one before it, and the log behind it, are kept."""
+    folder = tmp_path / "log"
+    store = FileStore(folder, segment_bytes=SEGMENT)
+    world = World(store, tuning=SMALL)
+    world.queue(lock_duration_ms=300_000)
+    kept = straggle(world, 300, keep_every=10)
+    world.stop()
+    store.close()
+    newest = max(folder.glob("*.index"))
+    data = bytearray(newest.read_bytes())
+    data[len(data) // 2] ^= 4
+    newest.write_bytes(data)
+    store = FileStore(folder, segment_bytes=SEGMENT)
+    again = World(store, tuning=SMALL)
+    assert again.recovered.records > 0
+    assert {n: again.engine.body(n) for n in kept} == kept
+    store.close()
+
+
+def test_a_failed_index_ends_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    world = World(store, tuning=SMALL)
+    world.queue()
+
+    def broken(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store, "save_index", broken)
+    world.send(*[b"x" * 1_000 for _ in range(100)])
+    assert "No space left" in str(world.failures[0])
