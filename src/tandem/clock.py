@@ -15,6 +15,8 @@ from typing import Final, Protocol
 NS_PER_MS: Final = 1_000_000
 SLEW: Final = 10
 """The wall clock is approached by at most one part in this many of the elapsed time."""
+LOOK_NS: Final = 20 * NS_PER_MS
+"""How often the wall clock is looked at: a hot path asks for the time, not for the difference."""
 
 STEADY: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """On Linux the steady clock that also counts while the machine sleeps: a lock must not outlive
@@ -41,20 +43,22 @@ class SystemClock:
     """Production's clock. One thread reads it."""
 
     def __init__(self) -> None:
-        self._steady_ns = time.clock_gettime_ns(STEADY)
-        self._offset_ns = time.time_ns() - self._steady_ns
+        self._looked_ns = time.clock_gettime_ns(STEADY)
+        """When the wall clock was looked at, by the steady one."""
+        self._offset_ns = time.time_ns() - self._looked_ns
 
     def now_ms(self) -> int:
         steady_ns = time.clock_gettime_ns(STEADY)
-        bound = (steady_ns - self._steady_ns) // SLEW
-        gap = time.time_ns() - steady_ns - self._offset_ns
-        if gap:
+        elapsed_ns = steady_ns - self._looked_ns
+        if elapsed_ns >= LOOK_NS:
+            self._looked_ns = steady_ns
+            bound = elapsed_ns // SLEW
+            gap = time.time_ns() - steady_ns - self._offset_ns
             self._offset_ns += max(-bound, min(bound, gap))
-        self._steady_ns = steady_ns
         return (steady_ns + self._offset_ns) // NS_PER_MS
 
     def not_before(self, now_ms: int) -> None:
-        self._offset_ns = max(self._offset_ns, now_ms * NS_PER_MS - self._steady_ns)
+        self._offset_ns = max(self._offset_ns, now_ms * NS_PER_MS - self._looked_ns)
 
     def random_bits(self, count: int) -> int:
         return secrets.randbits(count)

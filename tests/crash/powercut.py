@@ -8,6 +8,9 @@ with the production store, and compares with what was promised before the cut:
 - the index is the last one whose save returned, or the one that was being saved;
 - what is left can be written to, and cut again, also in the middle of the recovery.
 
+A process that is killed leaves a disk whose cache is ahead of it: what the next one makes of that
+and serves must survive a power cut, too.
+
 Then it flips single bits in folders at rest: each must be detected and named, or change nothing.
 And since a harness without teeth finds nothing, it runs with the syncs left out and must find
 losses (the canary). Level 1 is the store alone, here; a level on top uses `after_power_cut` alike.
@@ -16,6 +19,7 @@ losses (the canary). Level 1 is the store alone, here; a level on top uses `afte
 from __future__ import annotations
 
 import argparse
+import contextlib
 import multiprocessing
 import random
 import sys
@@ -28,7 +32,7 @@ from tandem.errors import CorruptLogError, StoreError
 from tandem.store.api import GROUP_HEADER, Group, Index
 from tandem.store.files import FileStore
 from tandem.store.segment import HEADER
-from tests.crash.recording_disk import EVERY_SYNC, RecordingDisk, after_power_cut
+from tests.crash.recording_disk import EVERY_SYNC, Killed, Note, RecordingDisk, after_power_cut
 
 FOLDER = "data"
 STEPS = 70
@@ -62,7 +66,11 @@ class Dropping(NamedTuple):
     place: int
 
 
-Promise: TypeAlias = Appending | Appended | Saving | Saved | Dropping
+class Restarted(NamedTuple):
+    """A process opened what a killed one left, and serves it: what it found is promised."""
+
+    groups: list[Group]
+    saved: Index | None
 
 
 @dataclass
@@ -90,6 +98,11 @@ class Promises:
                     self.pending_index = None
                 case Dropping(place):
                     self.dropped = max(self.dropped, place)
+                case Restarted(groups, index):
+                    if self.pending is not None and groups[-1:] == [self.pending]:
+                        self.groups.append(self.pending)
+                    self.index = index
+                    self.pending = self.pending_index = None
 
     def check(self, store: FileStore) -> None:
         """Compare, and settle what was pending: from now on it is there for good, or it is gone."""
@@ -134,12 +147,31 @@ class Workload:
         self._disk = disk
         self._random = rng
         self._segment_bytes = segment_bytes
+        self._retention_bytes = rng.choice((None, None, 2 * segment_bytes))
         self.store = self.open()
 
     def open(self) -> FileStore:
-        return FileStore(FOLDER, disk=self._disk, segment_bytes=self._segment_bytes)
+        return FileStore(
+            FOLDER,
+            disk=self._disk,
+            segment_bytes=self._segment_bytes,
+            retention_bytes=self._retention_bytes,
+        )
 
     def step(self) -> None:
+        """One step, or the kill of the process in the middle of it and the next one's start."""
+        if self._random.random() > 0.06:
+            self._step()
+            return
+        self._disk.killed_in = self._random.randrange(8)
+        with contextlib.suppress(Killed):
+            self._step()
+        self._disk.restart()
+        self.store = self.open()
+        groups = list(self.store.replay(self.store.start))
+        self._disk.note(Restarted(groups, self.store.load_index()))
+
+    def _step(self) -> None:
         draw = self._random.random()
         if draw < 0.70:
             self._append()
@@ -217,8 +249,8 @@ def _one_image(disk: RecordingDisk, rng: random.Random, segment_bytes: int) -> N
         image = after_power_cut(image, rng)
         promises.add(image.promised)
     # And the end of this life, without a cut.
-    promises.add(operation.value for operation in image.journal if hasattr(operation, "value"))
-    image._locked.clear()
+    promises.add(note.value for note in image.journal if isinstance(note, Note))
+    image.restart()
     promises.check(Workload(image, rng, segment_bytes).store)
 
 
@@ -292,7 +324,14 @@ class Job(NamedTuple):
 
 
 def run(job: Job) -> list[tuple[int, str]]:
-    """(seed, result) of each image or flip; results of images are "" when good."""
+    """(seed, result) of each image or flip; the result of a good image is ""."""
+    try:
+        return _run(job)
+    except StoreError as error:  # before any cut; and it cannot be sent to another process
+        return [(job.seed, f"{type(error).__name__}: {error}")]
+
+
+def _run(job: Job) -> list[tuple[int, str]]:
     if job.kind == "flip":
         return [(job.seed, result) for result in flips(job.seed, job.images)]
     forgets = {"image": frozenset[str](), "canary": EVERY_SYNC}.get(job.kind, {job.kind})

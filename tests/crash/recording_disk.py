@@ -59,11 +59,13 @@ class Link:
 class Rename:
     path: str
     new_path: str
+    file: int
 
 
 @dataclass(frozen=True, slots=True)
 class Unlink:
     path: str
+    file: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,10 @@ Operation: TypeAlias = Write | Resize | Sync | Link | Rename | Unlink | SyncFold
 EVERY_SYNC = frozenset({"file", "write", "folder"})
 
 
+class Killed(BaseException):
+    """The process was killed: nothing more of it happens. The disk, and its cache, live on."""
+
+
 class RecordingDisk:
     """A Disk in memory. `forgets` names the kinds of sync that do nothing: for the canary."""
 
@@ -93,6 +99,8 @@ class RecordingDisk:
         self.free = 1 << 40
         self.now_ms = 0
         """The time of change that a file gets; a test moves it."""
+        self.killed_in: int | None = None
+        """The process is killed at the so-manieth operation from now."""
         self._forgets = frozenset(forgets)
         self._modified: dict[int, int] = {}
         self._locked: set[str] = set()
@@ -102,6 +110,23 @@ class RecordingDisk:
 
     def note(self, value: object) -> None:
         self.journal.append(Note(value))
+
+    def restart(self) -> None:
+        """The next process: no lock is held, and no kill is planned."""
+        self.killed_in = None
+        self._locked.clear()
+
+    def record(self, operation: Operation) -> None:
+        """To be called before the operation has any effect."""
+        if self.killed_in is not None:
+            self.killed_in -= 1
+            if self.killed_in < 0:
+                if isinstance(operation, Write):
+                    data = operation.data[: self._random.randint(0, len(operation.data))]
+                    _write(self.contents[operation.file], operation.offset, data)
+                    self.journal.append(Write(operation.file, operation.offset, data))
+                raise Killed
+        self.journal.append(operation)
 
     def cuts(self) -> int:
         """A power cut can come before any operation, and after the last."""
@@ -126,9 +151,9 @@ class RecordingDisk:
         file = self.names.get(path)
         if file is None:
             file = max(self.contents, default=0) + 1
+            self.record(Link(path, file))
             self.contents[file] = bytearray()
             self.names[path] = file
-            self.journal.append(Link(path, file))
         handle = RecordedFile(self, file)
         handle.truncate(0)
         return handle
@@ -137,14 +162,14 @@ class RecordingDisk:
         return RecordedFile(self, self._find(path))
 
     def rename(self, path: str, new_path: str) -> None:
-        self.names[new_path] = self._find(path)
+        file = self._find(path)
+        self.record(Rename(path, new_path, file))
         del self.names[path]
-        self.journal.append(Rename(path, new_path))
+        self.names[new_path] = file
 
     def unlink(self, path: str) -> None:
-        self._find(path)
+        self.record(Unlink(path, self._find(path)))
         del self.names[path]
-        self.journal.append(Unlink(path))
 
     def list_folder(self, folder: str) -> list[str]:
         return sorted(
@@ -156,7 +181,7 @@ class RecordingDisk:
 
     def sync_folder(self, folder: str) -> None:
         if "folder" not in self._forgets:
-            self.journal.append(SyncFolder(folder))
+            self.record(SyncFolder(folder))
 
     def lock(self, path: str) -> File | None:
         if path in self._locked:
@@ -186,19 +211,19 @@ class RecordedFile:
 
     def pwrite(self, buffers: Sequence[Buffer], offset: int) -> None:
         data = b"".join(buffers)
+        self._disk.record(Write(self._file, offset, data))
         _write(self._disk.contents[self._file], offset, data)
         self._disk._modified[self._file] = self._disk.now_ms
-        self._disk.journal.append(Write(self._file, offset, data))
 
     def pwrite_synced(self, buffers: Sequence[Buffer], offset: int) -> None:
         position = len(self._disk.journal)
         self.pwrite(buffers, offset)
         if "write" not in self._disk._forgets:
-            self._disk.journal.append(Sync(self._file, position))
+            self._disk.record(Sync(self._file, position))
 
     def sync(self) -> None:
         if "file" not in self._disk._forgets:
-            self._disk.journal.append(Sync(self._file))
+            self._disk.record(Sync(self._file))
 
     def settle(self) -> None:
         self.sync()
@@ -208,8 +233,8 @@ class RecordedFile:
             self.truncate(size)
 
     def truncate(self, size: int) -> None:
+        self._disk.record(Resize(self._file, size))
         _resize(self._disk.contents[self._file], size)
-        self._disk.journal.append(Resize(self._file, size))
 
     def size(self) -> int:
         return len(self._disk.contents[self._file])
@@ -271,13 +296,15 @@ def after_power_cut(
                 if position < synced_folders.get(os.path.dirname(path), -1) or luck.happens():
                     contents.setdefault(file, bytearray())
                     names[path] = file
-            case Rename(path, new_path):
-                is_synced = position < synced_folders.get(os.path.dirname(path), -1)
-                if path in names and (is_synced or luck.happens()):
-                    names[new_path] = names.pop(path)
-            case Unlink(path):
+            case Rename(path, new_path, file):
                 if position < synced_folders.get(os.path.dirname(path), -1) or luck.happens():
-                    names.pop(path, None)
+                    names[new_path] = file
+                    if names.get(path) == file:
+                        del names[path]
+            case Unlink(path, file):
+                is_synced = position < synced_folders.get(os.path.dirname(path), -1)
+                if names.get(path) == file and (is_synced or luck.happens()):
+                    del names[path]
             case Note(value):
                 image.promised.append(value)
     image._begin_with({file: bytes(content) for file, content in contents.items()}, names)

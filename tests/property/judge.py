@@ -22,7 +22,7 @@ from tandem.core.rules import Rule, SqlAction, SqlFilter, default_rule
 from tandem.core.state import State
 from tandem.errors import Refused
 from tandem.limits import MAX_BROWSE
-from tandem.model import Edits, Message, Value
+from tandem.model import NO_EDITS, Edits, Message, Value
 from tests.property.model import Answer, Item, Model, Selects
 
 Shown: TypeAlias = tuple[object, ...]
@@ -50,11 +50,6 @@ class Letter:
     via_partition_key: str | None = None
     properties: Mapping[str, Value] = field(default_factory=dict)
 
-    def __repr__(self) -> str:
-        given = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        given["payload"] = self.payload[:8]
-        return f"Letter({', '.join(f'{k}={v!r}' for k, v in given.items() if v not in (None, {}))})"
-
 
 MEANINGS: Final[Mapping[str, tuple[Selects, Edits | None]]] = {
     "$Default": (lambda properties: True, None),
@@ -72,6 +67,24 @@ RULES: Final[Mapping[str, Rule]] = {
     "not-red": Rule("not-red", SqlFilter("colour <> 'red'"), None, START),
     "stamp": Rule("stamp", RED, SqlAction("SET stamped = 1"), START),
 }
+
+
+def brief(value: object) -> str:
+    """A value as a person would write it: what has its default is left out."""
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return f"[{', '.join(brief(each) for each in value)}]"
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return (
+            value.hex().lstrip("0")
+            if isinstance(value, bytes) and len(value) == 16
+            else repr(value)
+        )
+    shown = []
+    for each in dataclasses.fields(value):
+        given = getattr(value, each.name)
+        if given != each.default and given != NO_EDITS and given != {}:
+            shown.append(f"{each.name}={brief(given)}")
+    return f"{type(value).__name__}({', '.join(shown)})"
 
 
 class Divergence(AssertionError):
@@ -116,7 +129,7 @@ class Judge:
 
     def do(self, command: c.Command) -> Answer | None:
         """The same command to both, and a tick; None if both refuse it for the same reason."""
-        self.trace.append(f"{self.now}: {command}")
+        self.trace.append(f"{self.now}: {brief(command)}")
         outcome: e.Outcome | None = None
         real_refusal = model_refusal = None
         answer = Answer()
@@ -174,8 +187,11 @@ class Judge:
         """Notes the changes, and answers what core asks the engine for."""
         self.note(outcome.changes)
         effects = list(outcome.effects)
+        self.loads = 0
         while loads := [effect for effect in effects if isinstance(effect, e.Load)]:
             effects = [effect for effect in effects if not isinstance(effect, e.Load)]
+            self.check("loads without end", self.loads > 20, False)
+            self.loads += 1
             for load in loads:
                 found = {number: self.bodies[body] for number, body in load.bodies.items()}
                 for more in (

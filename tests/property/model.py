@@ -513,11 +513,13 @@ class Model:
 
     def ReceiveDeferred(self, command: c.ReceiveDeferred, now: int) -> list[Item]:
         entity = self.holder(command.path)
-        items = [self.find(entity, n, State.DEFERRED) for n in command.sequence_numbers]
-        for item in items if entity.has_sessions else ():
-            if item.session != command.session:
-                raise errors.MessageNotFoundError(item.number)
-            self.held(command.path, command.session, command.link, now)
+        items = []
+        for number in command.sequence_numbers:
+            items.append(self.find(entity, number, State.DEFERRED))
+            if entity.has_sessions and items[-1].session != command.session:
+                raise errors.MessageNotFoundError(number)
+            if entity.has_sessions:
+                self.held(command.path, command.session, command.link, now)
         for item in items:
             self.hand_out(command.path, item, command.mode, now)
         return [copy.copy(item) for item in items]
@@ -615,7 +617,7 @@ class Model:
         if not self.holder(path).has_sessions:
             raise errors.NotAllowedError
         session = self.entities[path].sessions.get(str(name))
-        if session is None or session.link != link or session.until <= now:
+        if session is None or not link or session.link != link or session.until <= now:
             raise errors.SessionLockLostError(str(name))
         return session
 

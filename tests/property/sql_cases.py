@@ -29,6 +29,7 @@ SYSTEM = [
     *("ReplyToSessionId PartitionKey ViaPartitionKey TimeToLive EnqueuedTimeUtc".split()),
     *("ScheduledEnqueueTimeUtc ExpiresAtUtc SequenceNumber DeliveryCount State Size".split()),
 ]
+JUNK: list[str] = [*"'()].@!5é_-", ""]
 COMPARISONS = ["=", "<>", "!=", "<", "<=", ">", ">="]
 
 
@@ -270,7 +271,7 @@ class Generator:
             case _:
                 joined = " ".join(places)
                 at = self.random.randrange(len(joined) + 1)
-                junk = self.random.choice([*"'()].@!5é_-", ""])
+                junk = self.random.choice(JUNK)
                 return joined[:at] + junk + joined[at + 1 :]
         return " ".join(places)
 

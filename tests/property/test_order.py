@@ -14,11 +14,12 @@ from typing import TypeAlias
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tandem.core.namespace import Namespace
 
 from tandem.changes import Mode
 from tandem.core import commands as c
 from tandem.core import effects as e
+from tandem.core.namespace import Namespace
+from tandem.model import Value
 from tandem.settings import PrioritySettings, QueueSettings
 from tests.property.judge import Letter
 
@@ -200,7 +201,13 @@ def test_rules_decide_the_level() -> None:
     """Senders need not know levels: the first rule that matches gives it, none gives the lowest."""
     rules = (("tier = 'paying'", 2), ("tier = 'trial' OR size > 3", 1))
     consumer = Consumer(PrioritySettings(levels=3, source="rules", rules=rules))
-    properties = ({}, {"tier": "trial"}, {"tier": "paying", "size": 9}, {"size": 4}, {"size": 3})
+    properties: list[dict[str, Value]] = [
+        {},
+        {"tier": "trial"},
+        {"tier": "paying", "size": 9},
+        {"size": 4},
+        {"size": 3},
+    ]
     letters = [Letter(b"m", priority=9, properties=p) for p in properties]
     consumer.do(c.Send("q", letters))
     received = [(d.sequence_number, d.level) for d in consumer.receive(9)]

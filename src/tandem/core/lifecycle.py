@@ -122,9 +122,9 @@ def accept(
     hops: int = 0,
     edits: bytes | None = None,
     link: int = 0,
-) -> int:
+) -> int | None:
     """Take a message that was checked. `body` names one that is stored already. Returns its
-    sequence number; 0 if it was a duplicate."""
+    sequence number; None if it was a duplicate."""
     book = queue.book
     key = None
     if queue.window_ms:
@@ -134,7 +134,7 @@ def accept(
             key = duplicate_key(message_id, message.partition_key if is_keyed else None)
             if queue.duplicates.has_seen(key, now, queue.window_ms):
                 book.emit(Noted(now, queue.id, Note.DUPLICATE_DROPPED, 0, link, key))
-                return 0
+                return None
     time = now if now > queue.last_enqueued_ms else queue.last_enqueued_ms
     ttl = message.ttl_ms
     if ttl is None or ttl > queue.ttl_ms:
@@ -400,6 +400,8 @@ def come_back(
 
 
 def renew(queue: Queue, tokens: Sequence[bytes], now: Millis) -> list[Millis]:
+    if queue.sessions is not None:
+        raise NotAllowedError("The lock of a session's message is renewed with its session.")
     numbers = [holder(queue, token, now) for token in tokens]
     until = now + queue.lock_ms
     queue.book.emit(Renewed(now, queue.id, until, packed(numbers)))
@@ -468,8 +470,10 @@ def change_level(queue: Queue, number: int, level: int, now: Millis) -> None:
 
 
 def take_for_relay(queue: Queue, most: int, now: Millis) -> dict[int, int]:
-    """Waiting messages that are to go on to another entity, with their bodies."""
+    """Waiting messages that are to go on to another entity, with their bodies. A dead letter that
+    has used up its hops stays where it is, for receivers."""
     taken: dict[int, int] = {}
+    stay: list[tuple[Part, Next]] = []
     while len(taken) < most:
         following = next_message(queue, now)
         if following is None:
@@ -477,9 +481,14 @@ def take_for_relay(queue: Queue, most: int, now: Millis) -> dict[int, int]:
         part, chosen = following
         part.ready.take(chosen, now)
         number = part.number(chosen.at)
-        if number not in queue.loading:
+        is_worn = chosen.chunk.hop(chosen.row) >= limits.MAX_FORWARD_HOPS
+        if is_worn and queue.kind is EntityKind.DEAD_LETTER:
+            stay.append(following)
+        elif number not in queue.loading:
             taken[number] = chosen.chunk.bodies[chosen.row]
             queue.loading[number] = None
+    for part, chosen in stay:
+        part.ready.put_back(chosen.at, chosen.lane.level)
     return taken
 
 

@@ -71,7 +71,7 @@ from tandem.core.commands import (
     Settle,
     UpdateEntity,
 )
-from tandem.core.effects import Attached, Delivery, Effect, Load, Outcome
+from tandem.core.effects import Attached, Delivery, Effect, LinkClosed, Load, Outcome
 from tandem.core.queue import Queue
 from tandem.core.receivers import Receiver
 from tandem.core.registry import SETTINGS, Registry
@@ -101,8 +101,10 @@ from tandem.settings import (
 
 RELAY_BATCH: Final = 100
 """Messages of one entity that are read from the store at a time to be forwarded or published."""
-_PING_MAX_BYTES: Final = 512
-"""A ping is empty; a longer message need not be asked for its content type."""
+_PING_MARK: Final = PING_CONTENT_TYPE.encode()
+_PING_WITHIN: Final = 4_096
+"""A ping is empty: its content type stands near the start, and looking for the bytes first saves
+every other message from being parsed."""
 
 
 class Namespace:
@@ -194,6 +196,9 @@ class Namespace:
         effects: Sequence[Effect] = ()
         if book.effects:
             effects, book.effects = book.effects, []
+            for effect in effects:
+                if type(effect) is LinkClosed:
+                    self._registry.links.pop(effect.link, None)
         return Outcome(reply, changes, effects)
 
     # --- entities ---------------------------------------------------------------------------------
@@ -221,7 +226,7 @@ class Namespace:
         return tuple(self._registry.by_id.values())
 
     def subscriptions(self, topic: str) -> dict[str, Queue]:
-        return dict(self._registry.subscriptions[self._registry.topic(topic).id])
+        return dict(self._registry.topic(topic).subscriptions)
 
     def rules(self, subscription: str) -> tuple[Rule, ...]:
         return self._registry.rules[self._registry.subscription(subscription).id].rules
@@ -243,18 +248,19 @@ class Namespace:
         settings = command.settings.validate()
         name = canonical_subscription(command.name)
         path = f"{topic.path}/Subscriptions/{command.name}"
-        if name in self._registry.subscriptions[topic.id]:
+        if name in topic.subscriptions:
             raise EntityExistsError(path)
-        if len(self._registry.subscriptions[topic.id]) >= limits.MAX_SUBSCRIPTIONS_PER_TOPIC:
+        if len(topic.subscriptions) >= limits.MAX_SUBSCRIPTIONS_PER_TOPIC:
             raise QuotaExceededError(
                 f"The topic '{topic.path}' has {limits.MAX_SUBSCRIPTIONS_PER_TOPIC} subscriptions, "
                 "the most it can."
             )
         self._registry.check_targets(path, settings)
-        rules = RuleSet([command.rule or default_rule(now)])
+        rule = command.rule or default_rule(now)
+        rules = RuleSet([rule])
+        self._registry.check_rules(topic, rule)
         entity = self._registry.create(EntityKind.SUBSCRIPTION, path, settings, topic.id, now)
-        for rule in rules.rules:
-            self._book.emit(RuleAdded(now, entity, json.dumps(rule.to_json())))
+        self._book.emit(RuleAdded(now, entity, json.dumps(rule.to_json())))
         self._registry.rules[entity] = rules
 
     def _update(self, command: UpdateEntity, now: Millis) -> None:
@@ -274,9 +280,7 @@ class Namespace:
             if each is None:
                 continue
             if not each.gives_messages:
-                for link in each.receivers.links:
-                    self._registry.links.pop(link, None)
-                each.receivers.close_all(EntityDisabledError(each.path))
+                each.receivers.close_all(EntityDisabledError(each.path), now)
             self._book.wake(each, now)
             each.has_arrived(now)
 
@@ -289,7 +293,8 @@ class Namespace:
     def _add_rule(self, command: AddRule, now: Millis) -> None:
         subscription = self._registry.subscription(command.path)
         rules = self._registry.rules[subscription.id].adding(command.rule)
-        self._registry.check_rule_count(subscription, rules)
+        assert subscription.owner is not None
+        self._registry.check_rules(subscription.owner, command.rule)
         subscription.accessed_ms = now
         self._book.emit(RuleAdded(now, subscription.id, json.dumps(command.rule.to_json())))
         self._registry.rules[subscription.id] = rules
@@ -325,8 +330,9 @@ class Namespace:
             )
         size = 0
         for message in messages:
-            lifecycle.check(queue, message)
-            size += len(message.payload)
+            if not _is_ping(message):
+                lifecycle.check(queue, message)
+                size += len(message.payload)
         return size
 
     def _accept(
@@ -342,8 +348,8 @@ class Namespace:
             if due <= now:
                 due = 0
             number = lifecycle.accept(queue, message, now, due=due, link=link)
-            numbers.append(number)
-            if number and not due and queue.is_relay:
+            numbers.append(number or 0)
+            if number is not None and not due and queue.is_relay:
                 self._relays.relay(queue, number, message, now)
         queue.accessed_ms = now
         if queue.receivers.is_hungry:
@@ -398,6 +404,8 @@ class Namespace:
 
     def _receive_deferred(self, command: ReceiveDeferred, now: Millis) -> tuple[Delivery, ...]:
         queue = self._registry.holder(command.path)
+        if not queue.gives_messages:
+            raise EntityDisabledError(queue.path)
         queue.accessed_ms = now
         return lifecycle.receive_deferred(
             queue,
@@ -427,6 +435,10 @@ class Namespace:
         if command.transaction is not None:
             self._transactions.add(command.transaction, command, now)
             return
+        self._carry_out(queue, command, numbers, now)
+
+    @staticmethod
+    def _carry_out(queue: Queue, command: Settle, numbers: Sequence[int], now: Millis) -> None:
         lifecycle.settle(
             queue,
             numbers,
@@ -523,8 +535,12 @@ class Namespace:
                     raise NotAllowedError("A message was settled twice in one transaction.")
                 tokens.update(each.tokens)
         for each in commands:
-            each.transaction = None
-            self._handlers[type(each)](each, now)
+            queue = self._registry.find(each.path)
+            if isinstance(each, Send):
+                self._accept(queue, each.messages, each.link, now)
+            else:
+                numbers = lifecycle.check_settle(queue, each.tokens, each.disposition, now)
+                self._carry_out(queue, each, numbers, now)
 
     # --- time -------------------------------------------------------------------------------------
 
@@ -641,4 +657,6 @@ def _numbers(data: bytes) -> array[int]:
 
 
 def _is_ping(message: Message) -> bool:
-    return len(message.payload) < _PING_MAX_BYTES and message.content_type == PING_CONTENT_TYPE
+    if message.payload.find(_PING_MARK, 0, _PING_WITHIN) < 0:
+        return False
+    return message.content_type == PING_CONTENT_TYPE

@@ -114,6 +114,7 @@ class Queue:
         "sessions",
         "settings",
         "size_bytes",
+        "subscriptions",
         "takes_sends",
         "ttl_ms",
         "updated_ms",
@@ -143,6 +144,8 @@ class Queue:
         """The topic's inbox for a subscription, the queue for its dead-letter queue."""
         self.origin = origin
         self.dead_letter: Queue | None = None
+        self.subscriptions: dict[str, Queue] = {}
+        """Of a topic, by name."""
         self.created_ms = self.updated_ms = now
         self.accessed_ms: Millis = now
         self.last_enqueued_ms: Millis = 0
@@ -241,8 +244,14 @@ class Queue:
 
     @property
     def total_bytes(self) -> int:
-        """What counts against the quota: dead letters are part of their queue."""
-        return self.size_bytes + (0 if self.dead_letter is None else self.dead_letter.size_bytes)
+        """What counts against the quota: dead letters are part of their queue, and what waits in
+        its subscriptions is part of a topic."""
+        size = self.size_bytes
+        if self.dead_letter is not None:
+            size += self.dead_letter.size_bytes
+        if self.subscriptions:
+            size += sum(queue.total_bytes for queue in self.subscriptions.values())
+        return size
 
     def find(self, sequence_number: int) -> Found | None:
         parts = self.parts
@@ -353,7 +362,7 @@ class Queue:
         """Messages may have become deliverable."""
         if self.is_relay:
             self.book.wake(self, now)
-        elif self.receivers.is_hungry:
+        if self.receivers.is_hungry:
             self.book.to_pump[self.id] = self
 
     # --- handing out ------------------------------------------------------------------------------
@@ -490,8 +499,7 @@ class Queue:
 
     def extend(self, number: int, until: Millis) -> None:
         lock = self.locks.get(number)
-        # A session's messages have no lock of their own to extend.
-        if lock is not None and lock[0] != NEVER:
+        if lock is not None:
             self.locks[number] = (until, *lock[1:])
             self.locks.move_to_end(number)
 

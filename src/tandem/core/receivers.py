@@ -158,13 +158,11 @@ class Receivers:
             error = SessionLockLostError(session.id)
             self._queue.book.effects.append(LinkClosed(link, error))
 
-    def close_all(self, error: Refused) -> None:
+    def close_all(self, error: Refused, now: Millis) -> None:
         """Every link of this queue ends: it was deleted or disabled."""
         for link in (*self.links, *self._waiters):
+            self.detach(link, now)
             self._queue.book.effects.append(LinkClosed(link, error))
-        self.links.clear()
-        self._hungry.clear()
-        self._waiters.clear()
 
     # --- credit -----------------------------------------------------------------------------------
 
@@ -179,7 +177,8 @@ class Receivers:
     def pump(self, now: Millis) -> None:
         """Hand out what there is to those who have credit, in turn."""
         queue = self._queue
-        if queue.is_relay or not queue.gives_messages:
+        # What is on its way elsewhere is for nobody; dead letters can be received until they go.
+        if not queue.gives_messages or (queue.is_relay and queue.dead_letter is not None):
             return
         if queue.sessions is not None:
             self._pump_sessions(now)

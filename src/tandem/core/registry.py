@@ -16,7 +16,7 @@ from tandem.core.book import Book
 from tandem.core.packing import Reader, Writer
 from tandem.core.priority import level_of
 from tandem.core.queue import Queue
-from tandem.core.rules import Rule, RuleSet
+from tandem.core.rules import CorrelationFilter, Rule, RuleSet, SqlFilter
 from tandem.errors import (
     ArgumentError,
     EntityExistsError,
@@ -54,7 +54,6 @@ class Registry:
         "links",
         "now",
         "rules",
-        "subscriptions",
     )
 
     def __init__(self) -> None:
@@ -64,8 +63,6 @@ class Registry:
         self._by_path: dict[str, Queue] = {}
         self._aliases: dict[str, Queue] = {}
         """Paths as people spell them; only a shortcut."""
-        self.subscriptions: dict[int, dict[str, Queue]] = {}
-        """Topic → its subscriptions by name."""
         self.rules: dict[int, RuleSet] = {}
         """By subscription."""
         self.links: dict[int, Queue] = {}
@@ -176,10 +173,10 @@ class Registry:
         self._next_entity = max(self._next_entity, change.entity + 2)
         self._register(queue)
         if kind is EntityKind.TOPIC:
-            self.subscriptions[queue.id] = {}
+            self.expect_idleness(queue)
             return queue
         if owner is not None:
-            self.subscriptions[owner.id][split(change.path).subscription or ""] = queue
+            owner.subscriptions[split(change.path).subscription or ""] = queue
             self.rules[queue.id] = RuleSet()
         queue.dead_letter = Queue(
             self.book,
@@ -207,40 +204,44 @@ class Registry:
         queue.configure(settings)
         if queue.dead_letter is not None:
             queue.dead_letter.configure(settings)
-        for subscription in self.subscriptions.get(queue.id, {}).values():
+        for subscription in queue.subscriptions.values():
             subscription.configure(subscription.settings)
 
     def delete(self, queue: Queue, now: Millis) -> None:
+        for each in _with_its_own(queue):
+            each.receivers.close_all(EntityNotFoundError(each.path), now)
         self.book.emit(EntityDeleted(now, queue.id))
         self.do_delete(queue)
 
     def do_delete(self, queue: Queue) -> None:
-        for subscription in list(self.subscriptions.pop(queue.id, {}).values()):
-            self.do_delete(subscription)
         if queue.kind is EntityKind.SUBSCRIPTION and queue.owner is not None:
-            siblings = self.subscriptions.get(queue.owner.id, {})
-            siblings.pop(split(queue.path).subscription or "", None)
-        self.rules.pop(queue.id, None)
+            queue.owner.subscriptions.pop(split(queue.path).subscription or "")
         self._aliases.clear()
-        for each in (queue, queue.dead_letter):
-            if each is None:
-                continue
-            for link in each.receivers.links:
-                self.links.pop(link, None)
-            each.receivers.close_all(EntityNotFoundError(each.path))
+        for each in _with_its_own(queue):
             for body in each.every_body():
                 self.book.release(body)
+            self.rules.pop(each.id, None)
+            self.book.to_pump.pop(each.id, None)
             del self.by_id[each.id]
             del self._by_path[split(each.path).path]
-            self.book.to_pump.pop(each.id, None)
 
-    def check_rule_count(self, subscription: Queue, rules: RuleSet) -> None:
-        assert subscription.owner is not None
-        siblings = self.subscriptions[subscription.owner.id].values()
-        count = len(rules) + sum(len(self.rules[q.id]) for q in siblings if q is not subscription)
-        most = limits.MAX_SQL_RULES_PER_TOPIC + limits.MAX_CORRELATION_RULES_PER_TOPIC
-        if count > most:
-            raise QuotaExceededError(f"A topic can have {most} rules.")
+    def check_rules(self, topic: Queue, adding: Rule) -> None:
+        """Raises if the topic, over all its subscriptions, has as many rules as it can have."""
+        for kind, name, most in (
+            (SqlFilter, "SQL", limits.MAX_SQL_RULES_PER_TOPIC),
+            (CorrelationFilter, "correlation", limits.MAX_CORRELATION_RULES_PER_TOPIC),
+        ):
+            if not isinstance(adding.filter, kind):
+                continue
+            count = sum(
+                isinstance(rule.filter, kind)
+                for subscription in topic.subscriptions.values()
+                for rule in self.rules[subscription.id].rules
+            )
+            if count >= most:
+                raise QuotaExceededError(
+                    f"The topic '{topic.path}' has {count} {name} rules, the most it can have."
+                )
 
     def expect_idleness(self, queue: Queue) -> None:
         idle = queue.settings.auto_delete_on_idle_ms
@@ -311,3 +312,13 @@ class Registry:
         registry._next_entity = next_entity
         registry.now = now
         return registry
+
+
+def _with_its_own(queue: Queue) -> list[Queue]:
+    """An entity with all that is deleted with it."""
+    found = [queue]
+    for subscription in queue.subscriptions.values():
+        found += _with_its_own(subscription)
+    if queue.dead_letter is not None:
+        found.append(queue.dead_letter)
+    return found

@@ -35,13 +35,13 @@ class Relays:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
 
-    def relay(self, source: Queue, number: int, message: Message, now: Millis) -> None:
+    def relay(self, source: Queue, number: int, message: Message, now: Millis) -> bool:
         """Pass a message on: to the subscriptions of a topic, or to where its queue forwards.
-        `message` already has the edits that the source's copy has."""
+        `message` already has the edits that the source's copy has. False: it had to stay."""
         if source.kind is EntityKind.TOPIC:
             self._publish(source, number, message, now)
             lifecycle.leave(source, (number,), Removal.PUBLISHED, now)
-            return
+            return True
         refusal = self._why_not_forward(source, number, message)
         if refusal is None:
             self._forward(source, number, message, now)
@@ -49,7 +49,8 @@ class Relays:
             lifecycle.bury(source, number, *refusal, now)
         else:
             source.back_from_relay(number)
-            self._registry.book.wake(source, now + RELAY_RETRY_MS)
+            return False
+        return True
 
     def _why_not_forward(
         self, source: Queue, number: int, message: Message
@@ -93,10 +94,12 @@ class Relays:
         lifecycle.leave(source, (number,), Removal.FORWARDED, now)
         self._arrived(target, new_number, message, now)
 
-    def _arrived(self, queue: Queue, number: int, message: Message, now: Millis) -> None:
-        if number and queue.is_relay:
+    def _arrived(self, queue: Queue, number: int | None, message: Message, now: Millis) -> None:
+        if number is None:
+            return
+        if queue.is_relay:
             self.relay(queue, number, message, now)
-        elif number:
+        else:
             queue.has_arrived(now)
 
     def _publish(self, topic: Queue, number: int, message: Message, now: Millis) -> None:
@@ -112,7 +115,7 @@ class Relays:
         }
         context = Context(message, facts, NO_EDITS, _ids_for(topic.id, number))
         copies = 0
-        for subscription in list(self._registry.subscriptions[topic.id].values()):
+        for subscription in list(topic.subscriptions.values()):
             selection = self._registry.rules[subscription.id].evaluate(context)
             wanted = [NO_EDITS] if selection.plain else []
             wanted.extend(edits for _, edits in selection.copies)
@@ -143,6 +146,7 @@ class Relays:
         number = lifecycle.accept(
             subscription, seen, now, body=body, hops=hops, edits=encode_edits(carried.then(edits))
         )
+        assert number is not None, "duplicates are found by the topic, not by its subscriptions"
         if failed is not None:
             lifecycle.bury(subscription, number, "FilterEvaluationException", failed, now)
         elif subscription.sessions is not None and seen.session_id is None:
@@ -156,15 +160,18 @@ class Relays:
         queue = self._registry.by_id.get(command.entity)
         if queue is None:
             return
+        is_stuck = False
         for number, message in command.messages.items():
             if number not in queue.loading:
                 continue
             if queue.is_relay:
                 edits = decode_edits(queue.edits.get(number))
-                self.relay(queue, number, laid_over(message, edits), now)
+                is_stuck |= not self.relay(queue, number, laid_over(message, edits), now)
             else:
                 queue.back_from_relay(number)
-        if not queue.loading and queue.counts[State.WAITING]:
+        if is_stuck:
+            self._registry.book.wake(queue, now + RELAY_RETRY_MS)
+        elif queue.counts[State.WAITING]:
             queue.has_arrived(now)
 
 

@@ -186,9 +186,8 @@ class Compiler:
             case Constant(str() as pattern), Constant(str() as escape):
                 return _test_like(left, compile_pattern(pattern, escape), self._meter)
             case _, Constant(value) if value is not None:
-                # Whatever the pattern will be, this escape cannot serve: say so when the rule is
-                # made.
-                compile_pattern("", _escape(value))
+                # Whatever the pattern will be: a wrong escape is refused with the rule.
+                _escape(value)
         escape_node = node.escape
         read_escape = None if escape_node is None else self.read(escape_node)
         return _test_like_any(left, self.read(node.pattern), read_escape, self._meter)

@@ -124,7 +124,8 @@ class Table:
     def __init__(self) -> None:
         self._chunks = [Chunk()]
         self._firsts = [0]
-        """The lowest index that each chunk may hold."""
+        """The lowest index that each chunk may hold. The first is 0 always: a dead-letter queue may
+        take a row older than any that it has."""
         self._hot = self._chunks[0]
         self.last = -1
         """The highest index ever added."""
@@ -282,6 +283,7 @@ class Table:
             if self._hot is chunk:
                 self._hot = before
         del self._chunks[at], self._firsts[at]
+        self._firsts[0] = 0
         if self._hot is chunk:
             self._hot = self._chunks[-1]
 

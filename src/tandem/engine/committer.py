@@ -64,13 +64,16 @@ class ThreadLane:
 
     def _work(self) -> None:
         while (item := self._next()) is not None:
-            job, done = item
-            result: Any
-            try:
-                result = job()
-            except Exception as error:  # noqa: BLE001 - whatever it is, the owner must learn of it
-                result = error
-            self._post(partial(done, result))
+            self._do(*item)
+            del item  # a job may hold an index of 40 MB: not while waiting for the next one
+
+    def _do(self, job: Job, done: Done) -> None:
+        result: Any
+        try:
+            result = job()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the owner must learn of it
+            result = error
+        self._post(partial(done, result))
 
     def _next(self) -> tuple[Job, Done] | None:
         if self._when_idle is not None:
@@ -153,6 +156,8 @@ class Committer:
         """Of the first record of the filling group. Groups are contiguous, so it is known now."""
         self.wants_sync = False
         """Somebody waits for the filling group."""
+        self.riding_since: int | None = None
+        """When the first record came into the filling group for which nobody waits."""
 
     @property
     def staged_bytes(self) -> int:
@@ -169,6 +174,7 @@ class Committer:
             self.filling = []
             self.size = 0
         self.wants_sync = False
+        self.riding_since = None
         return self.number - 1, self.first_place - GROUP_HEADER
 
     def flush(self) -> None:

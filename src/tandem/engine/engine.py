@@ -21,7 +21,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from tandem.changes import Change, Enqueued, needs_sync
+from tandem import __version__
+from tandem.changes import RIDES_ALONG, Change, Enqueued, needs_sync
 from tandem.clock import Clock
 from tandem.core.commands import Command, Loaded, Send
 from tandem.core.effects import Effect, Load, Outcome
@@ -38,7 +39,7 @@ from tandem.limits import (
     MIB,
     SEGMENT_BYTES,
 )
-from tandem.model import Message, Millis
+from tandem.model import NEVER, Message, Millis
 from tandem.store.api import Store
 from tandem.store.records import encode_into, read_payload
 
@@ -46,6 +47,7 @@ Reply: TypeAlias = Any
 """What core replied; or the `Refused` or `StoreError` that there is instead. Never raised:
 handed."""
 Done: TypeAlias = Callable[[Reply], None]
+_Waiting: TypeAlias = tuple[int, Done | None, Reply, Sequence[Effect], Sequence[int]]
 
 RIDE_ALONG_MS: Final[Millis] = 1_000
 """Records that wait for nobody are written after this time at the latest: the journal is read
@@ -129,7 +131,9 @@ class Engine:
             segment_bytes=self._tuning.segment_bytes,
             move_bytes=self._tuning.move_bytes,
         )
-        self._waiting: deque[tuple[int, Done | None, Reply, Sequence[Effect], list[int]]] = deque()
+        self._waiting: deque[tuple[int, Done | None, Reply, Sequence[Effect], Sequence[int]]] = (
+            deque()
+        )
         """(group that must be durable, who waits, the answer, effects, bodies to free after), in
         the order of the commands. The groups never decrease, so only the head is ever looked at."""
         self._needed = 0
@@ -141,14 +145,14 @@ class Engine:
         self._recent: dict[int, bytes] = {}
         self._recent_bytes = 0
         self._oldest_recent = self._namespace.next_body
-        self._riding_since: Millis | None = None
         self._free_bytes: Callable[[], int] | None = getattr(store, "free_bytes", None)
         self._free_checked_ms: Millis | None = None
         self._is_disk_full = False
         self.is_closed = False
         clock.not_before(recovered.time)
         # Every lock of the former life ends here. No answer can pass it: each waits for this group.
-        self._take(self._namespace.restart(clock.now_ms()), None)
+        now_ms = clock.now_ms()
+        self._take(self._namespace.restart(now_ms, __version__), None, now_ms)
         self._committer.flush()
 
     # --- commands ---------------------------------------------------------------------------------
@@ -156,7 +160,8 @@ class Engine:
     def submit(self, command: Command, done: Done) -> None:
         """Decide about a command now; `done` gets the answer when it is durable. Raises StoreError
         once the engine has failed or is closed."""
-        self._check()
+        if self.failure is not None or self.is_closed:
+            self._check()
         now_ms = self._clock.now_ms()
         self.metrics.commands += 1
         try:
@@ -165,13 +170,13 @@ class Engine:
             outcome = self._namespace.apply(command, now_ms)
         except Refused as refusal:
             self.metrics.refused[refusal.condition] += 1
-            self._waiting.append((self._needed, done, refusal, (), []))
+            self._waiting.append((self._needed, done, refusal, (), ()))
             self._release()
             return
         except Exception as bug:
             self.fail(bug)  # half a decision may be in memory: it must not reach the disk
             raise
-        self._take(outcome, done)
+        self._take(outcome, done, now_ms)
         if self._loads:
             self._load()
 
@@ -187,8 +192,8 @@ class Engine:
             except Exception as bug:
                 self.fail(bug)
                 raise
-            self._take(outcome, None)
-        if self._riding_since is not None and now_ms >= self._riding_since + RIDE_ALONG_MS:
+            self._take(outcome, None, now_ms)
+        if now_ms >= self._riders_due():
             self._committer.wants_sync = True
         self._committer.flush()
 
@@ -196,10 +201,7 @@ class Engine:
         """When `tick` must be called next; a time that has passed means: at once."""
         if self._loads:
             return 0
-        deadline = self._namespace.next_deadline()
-        if self._riding_since is not None:
-            deadline = min(deadline, self._riding_since + RIDE_ALONG_MS)
-        return deadline
+        return min(self._namespace.next_deadline(), self._riders_due())
 
     def flush(self) -> None:
         """To be called after a row of submits: hands to the disk what somebody waits for."""
@@ -268,6 +270,11 @@ class Engine:
         if self.is_closed:
             raise StoreError("the engine is closed")
 
+    def _riders_due(self) -> Millis:
+        """When what rides along has to be written, though nobody waits for it."""
+        since = self._committer.riding_since
+        return NEVER if since is None or self._committer.wants_sync else since + RIDE_ALONG_MS
+
     def _admit(self, now_ms: Millis) -> None:
         """Refuse what would only fill the memory or the disk. Settling goes on: it frees both."""
         if self._committer.staged_bytes >= self._tuning.staged_bytes:
@@ -280,15 +287,15 @@ class Engine:
         if self._is_disk_full:
             raise ServerBusyError("The disk is nearly full.", retry_after_ms=10_000)
 
-    def _take(self, outcome: Outcome, done: Done | None) -> None:
+    def _take(self, outcome: Outcome, done: Done | None, now_ms: Millis) -> None:
         """Stage the changes of an outcome, and queue its answer and effects behind them."""
-        namespace = self._namespace
         if outcome.changes:
-            self._stage(outcome.changes)
-        freed: list[int] = []
-        if namespace.freed:
-            freed = namespace.freed[:]
-            namespace.freed.clear()
+            self._stage(outcome.changes, now_ms)
+        freed: Sequence[int] = ()
+        numbers = self._namespace.freed
+        if numbers:
+            freed = numbers[:]
+            numbers.clear()
         effects: Sequence[Effect] = outcome.effects
         for effect in effects:
             if type(effect) is Load:
@@ -299,7 +306,7 @@ class Engine:
         if self._needed <= self._committer.durable:
             self._release()
 
-    def _stage(self, changes: list[Change]) -> None:
+    def _stage(self, changes: list[Change], now_ms: Millis) -> None:
         """Encode changes into the filling group. They share it: a group is whole or not there."""
         committer = self._committer
         out = committer.filling
@@ -316,15 +323,15 @@ class Engine:
                     self._recent[change.body] = payload
                     self._recent_bytes += len(payload) + CACHE_OVERHEAD
             elif not waits:
-                waits = needs_sync(change)
+                waits = type(change) not in RIDES_ALONG or needs_sync(change)
             size += length
         committer.size = size
         self.metrics.records += len(changes)
         if waits:
             self._needed = committer.number
             committer.wants_sync = True
-        elif self._riding_since is None:
-            self._riding_since = self._clock.now_ms()
+        elif committer.riding_since is None:
+            committer.riding_since = now_ms
         if size >= self._tuning.group_bytes:
             committer.cut()
             committer.flush()
@@ -333,7 +340,6 @@ class Engine:
         """A group is durable."""
         if self.failure is not None:
             return
-        self._riding_since = None
         self._release()
         now_ms = self._clock.now_ms()
         while self._late and self._late[0][0] <= now_ms:
@@ -351,22 +357,28 @@ class Engine:
             return
         self._is_releasing = True
         waiting = self._waiting
+        released = 0
+        gone: list[int] = []
         try:
             while waiting and waiting[0][0] <= self._committer.durable:
                 _, done, reply, effects, freed = waiting.popleft()
-                self.metrics.released += 1
+                released += 1
                 for effect in effects:
                     self._on_effect(effect)
                 if done is not None:
                     done(reply)
-                if freed:
-                    self._forget(freed)
+                gone += freed
         finally:
             self._is_releasing = False
+            self.metrics.released += released
+            if gone:
+                self._forget(gone)
 
     def _forget(self, freed: list[int]) -> None:
+        """Nobody needs these bodies, and nobody can ask for them who was not told before."""
+        recent = self._recent
         for number in freed:
-            payload = self._recent.pop(number, None)
+            payload = recent.pop(number, None)
             if payload is not None:
                 self._recent_bytes -= len(payload) + CACHE_OVERHEAD
         self._late.append((self._clock.now_ms() + LATE_READ_MS, freed))
@@ -398,11 +410,12 @@ class Engine:
         except StoreError:
             return  # everybody has been told
         messages = {number: self._decode(payload) for number, payload in bodies.items()}
+        now_ms = self._clock.now_ms()
         try:
-            outcome = self._namespace.apply(Loaded(load.entity, messages), self._clock.now_ms())
+            outcome = self._namespace.apply(Loaded(load.entity, messages), now_ms)
         except Refused:
             return  # the entity is gone meanwhile
         except Exception as bug:
             self.fail(bug)
             raise
-        self._take(outcome, None)
+        self._take(outcome, None, now_ms)

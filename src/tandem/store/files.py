@@ -208,11 +208,10 @@ class FileStore:
         try:
             data = self._file(segment).pread(length, segment.offset(place))
         except OSError as error:
-            if not segment.is_dropped:
-                raise self._failed("cannot read", error) from error
+            raise self._failed("cannot read", error) from error
         if segment.is_dropped:
             # Looked at after the read: the file may hold something else by now.
-            raise StoreError(f"place {place} was dropped")
+            raise _dropped(segment)
         if len(data) < length:
             raise CorruptLogError(
                 "the file is too short", segment=segment.name, offset=segment.offset(place)
@@ -243,6 +242,8 @@ class FileStore:
             try:
                 yield from walk
             except Damage as damage:
+                if segment.is_dropped:  # and perhaps written again
+                    raise _dropped(segment) from None
                 raise _corrupt(damage, segment.name) from None
             except OSError as error:
                 raise self._failed("cannot read", error) from error
@@ -598,6 +599,8 @@ class FileStore:
     def _file(self, segment: Segment) -> File:
         """The open file of a segment; the least used ones are closed."""
         with self._lock:
+            if segment.is_dropped:
+                raise _dropped(segment)
             file = segment.file
             if file is None:
                 file = segment.file = self._disk.open(self._path(segment.name))
@@ -667,6 +670,10 @@ def _follows(segment: Segment, following: Segment) -> bool:
         segment.header.number + 1 == following.header.number
         and segment.offset(following.base) <= segment.size
     )
+
+
+def _dropped(segment: Segment) -> StoreError:
+    return StoreError(f"the segment at place {segment.base} was dropped")
 
 
 def _corrupt(damage: Damage, name: str) -> CorruptLogError:

@@ -139,7 +139,8 @@ def _encode_enqueued(out: list[Buffer], change: Enqueued) -> int:
     if payload is not None:
         payload_length = len(payload)
         size += payload_length
-        checksum = crc32(payload, change[3] & 0xFFFF_FFFF)
+        body = change[3]
+        checksum = crc32(payload, (body ^ body >> 32) & 0xFFFF_FFFF)
     header = _pack_enqueued(
         6,
         size - 5,
@@ -176,7 +177,7 @@ def _encode_other(out: list[Buffer], change: Change) -> int:
         lengths.append(len(blob))
         blobs.append(blob)
     if layout is _BODY_MOVED:
-        lengths.append(crc32(blobs[0], change[0] & 0xFFFF_FFFF))
+        lengths.append(crc32(blobs[0], (change[0] ^ change[0] >> 32) & 0xFFFF_FFFF))
     data = b"".join(blobs)
     size = layout.size + len(data)
     out.append(
@@ -286,7 +287,7 @@ def read_payload(store: Store, place: int, *, expected: int = READ_AHEAD) -> tup
     length, checksum = fields[-2:]
     # The payload is last, so its place follows from the end; what lies before is not needed here.
     payload = data[size - length : size] if length <= size - layout.size else None
-    if payload is None or crc32(payload, body & 0xFFFF_FFFF) != checksum:
+    if payload is None or crc32(payload, (body ^ body >> 32) & 0xFFFF_FFFF) != checksum:
         raise _damaged(store, place, f"the payload of body {body} fails its checksum")
     return body, payload
 

@@ -626,6 +626,7 @@ class TestLike:
             ("abc", "", False),
             ("abab", "%ab", True),
             ("aba", "ab%ba", False),
+            ("aba", "%ab%ba%", False),
             ("xab", "%a_b", False),
             ("xaabb", "%a_b%", True),
             ("aXbaYbc", "%a_bc", True),
@@ -639,7 +640,7 @@ class TestLike:
             ("abc", "a.c", False),
             ("x" * 300 + "y" * 200, "%" + "x" * 150 + "y%", True),
             ("x" * 149 + "y", "%" + "x" * 150 + "y%", False),
-            ("x" * 150, "%" + "x" * 80 + "\0" * 80 + "%", False),
+            ("x" * 170, "%" + "x" * 80 + "\0" * 80 + "%", False),
             ("x" * 150 + "\0" * 80, "%" + "x" * 80 + "\0" * 80 + "%", True),
         ],
     )

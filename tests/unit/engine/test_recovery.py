@@ -8,6 +8,7 @@ import pytest
 
 from tandem.clock import ManualClock
 from tandem.core.commands import Disposition, Send, Settle
+from tandem.core.namespace import Namespace
 from tandem.engine import index
 from tandem.engine.engine import Tuning
 from tandem.engine.recovery import recover
@@ -20,8 +21,11 @@ from tests.unit.engine.world import Plain, World
 SMALL = Tuning(segment_bytes=32 * KIB, move_bytes=4 * KIB, group_bytes=8 * KIB, cache_bytes=0)
 
 
-def state(world: World) -> bytes:
-    return b"".join(world.namespace.dump())
+def state(namespace: Namespace) -> bytes:
+    """All of it but the time of the last look at a queue: looking leaves no record."""
+    for queue in namespace.entities:
+        queue.accessed_ms = 0
+    return b"".join(namespace.dump())
 
 
 def churn(world: World, rng: random.Random, steps: int) -> None:
@@ -69,21 +73,20 @@ def test_recovered_is_what_was_before(seed: int) -> None:
     for _ in range(4):
         world.attach(1)
         churn(world, rng, 120)
+        world.send(b"so that the last record has the latest time")
         if rng.random() < 0.5:
             world.stop()
         else:
-            world.engine.tick()
             world.engine.close(lambda: None)
             world.commit()  # the records that rode along; the index is never saved
-        before, living = state(world), bodies_of(world)
+        before, living = state(world.namespace), bodies_of(world)
         freed = set(world.engine._freed_numbers())
         recovered = recover(store)
-        assert b"".join(recovered.namespace.dump()) == before
+        assert state(recovered.namespace) == before
         assert recovered.bodies.count == len(living) - len(freed)
         world = World(store, clock, tuning=tuning)
         world.settle()
         assert bodies_of(world) == {n: p for n, p in living.items() if n not in freed}
-    assert bool(world.store.load_index()) == (seed % 2 == 1) or True
 
 
 def test_a_clean_stop_leaves_nothing_to_replay() -> None:
@@ -111,7 +114,8 @@ def test_a_second_stop_right_after_saves_again_only_what_changed() -> None:
 
 
 def test_locks_of_the_former_life_end() -> None:
-    """What was locked comes back, counted, and with a number of deliveries that was not forgotten."""
+    """What was locked comes back, counted, and with a number of deliveries that was not
+    forgotten."""
     world = World()
     world.queue()
     world.send(b"one")

@@ -1,0 +1,317 @@
+"""Auto-forwarding, and dead letters that are forwarded (T17)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tandem.core.commands import CreateQueue, Loaded
+from tandem.core.effects import Load
+from tandem.errors import ArgumentError, EntityNotFoundError
+from tandem.limits import MAX_FORWARD_HOPS
+from tandem.settings import EntityStatus, QueueSettings
+from tests.unit.core.world import HOUR, MINUTE, SECOND, World, heavy, rule
+
+ROOMY_KB = 102_400
+
+
+@pytest.mark.req("T17")
+def test_a_message_goes_on(lived: World) -> None:
+    """At once, with its first number as a mark; the body is stored once."""
+    lived.queue("target")
+    lived.queue("q", forward_to="target")
+    lived.send("target", "already there")
+    assert lived.send("q", "a", "b", properties={"n": 1}) == [1, 2]
+    lived.lull()
+    assert lived.waiting("q") == []
+    _, first, second = lived.receive("target", 9)
+    assert (first.sequence_number, second.sequence_number) == (2, 3)
+    seen = lived.read(first)
+    assert (seen.body, dict(seen.properties)) == ("a", {"n": 1})
+    assert seen.marks["EnqueuedSequenceNumber"] == 1
+    assert len(lived.payloads) == 3
+    assert lived.freed == set()
+
+
+@pytest.mark.req("T17")
+def test_a_waiting_receiver_at_the_target(world: World) -> None:
+    """Has it at once; one at the source gets nothing."""
+    world.queue("target")
+    world.queue("q", forward_to="target")
+    at_target, at_source = world.attach("target"), world.attach("q")
+    world.offer(at_target, 5)
+    world.offer(at_source, 5)
+    world.send("q", "a")
+    assert world.texts(world.arrived(at_target)) == ["a"]
+    assert world.arrived(at_source) == []
+
+
+@pytest.mark.req("T17")
+def test_four_hops(lived: World) -> None:
+    """A chain of four forwards works; a fifth does not: the message is dead-lettered where it would
+    have gone on, and says why."""
+    assert MAX_FORWARD_HOPS == 4
+    for n in range(5, -1, -1):
+        lived.queue(f"q{n}", forward_to=f"q{n + 1}" if n < 5 else None)
+    lived.send("q1", "four hops")
+    lived.send("q0", "five hops")
+    lived.lull()
+    assert lived.waiting("q5") == ["four hops"]
+    assert lived.dead_reasons("q4") == [("five hops", "MaxTransferHopCountExceeded")]
+    assert [lived.waiting(f"q{n}") for n in range(5)] == [[]] * 5
+
+
+@pytest.mark.req("T17")
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_a_circle_ends(lived: World, length: int) -> None:
+    """A → B → A, or a queue that forwards to itself: after four hops in a dead-letter queue."""
+    names = [f"q{n}" for n in range(length)]
+    for name in names:
+        lived.queue(name)
+    for at, name in enumerate(names):
+        lived.update(name, forward_to=names[(at + 1) % length])
+    lived.send("q0", "round")
+    lived.settle_down()
+    lived.lull()
+    last = names[4 % length]
+    assert lived.dead_reasons(last) == [("round", "MaxTransferHopCountExceeded")]
+    assert [lived.waiting(name) for name in names] == [[]] * length
+
+
+@pytest.mark.req("T17", "T18")
+@pytest.mark.parametrize("why", ["disabled", "missing", "full", "too large", "without session"])
+def test_a_target_that_cannot_take_it(lived: World, why: str) -> None:
+    """The message goes to the dead-letter queue of the source, with the reason; nothing is lost,
+    and the sender is not told."""
+    sessions = why == "without session"
+    lived.queue("target", max_message_size_kb=ROOMY_KB, requires_session=sessions)
+    lived.queue("q", forward_to="target", max_message_size_kb=ROOMY_KB)
+    if why == "disabled":
+        lived.update("target", status=EntityStatus.SEND_DISABLED)
+    elif why == "missing":
+        lived.delete("target")
+    elif why == "full":
+        lived.send("target", *[heavy(100 << 20)] * 10)
+    elif why == "too large":
+        lived.update("target", max_message_size_kb=1)
+    lived.lull()
+    sent = heavy(100 << 20, body="a")
+    assert lived.send("q", sent) == [1]
+    lived.lull()
+    ((body, reason, description),) = lived.dead("q")
+    assert body == "a"
+    assert reason == {
+        "disabled": "EntityDisabled",
+        "missing": "EntityNotFound",
+        "full": "QuotaExceeded",
+        "too large": "MessageSizeExceeded",
+        "without session": "Session ID is null.",
+    }[why]
+    assert description
+    assert lived.waiting("q") == []
+
+
+@pytest.mark.req("T17")
+def test_through_topics(lived: World) -> None:
+    """A queue forwards to a topic, its subscriptions forward to queues: rules and their changes go
+    along."""
+    lived.queue("end")
+    lived.topic("t")
+    acting = rule("act", "colour = 'red'", "SET seen = 1")
+    lived.subscription("t", "s", acting, forward_to="end")
+    lived.queue("start", forward_to="t")
+    lived.send("start", "a", properties={"colour": "red"})
+    lived.send("start", "b", properties={"colour": "blue"})
+    lived.settle_down()
+    lived.lull()
+    (delivery,) = lived.receive("end", 9)
+    seen = lived.read(delivery)
+    assert seen.body == "a"
+    assert (seen.properties["seen"], seen.properties["RuleName"]) == (1, "act")
+    lived.complete("end", delivery)
+    assert lived.freed == set(lived.payloads)
+
+
+@pytest.mark.req("T17")
+def test_switched_on_later(lived: World) -> None:
+    """What waits goes on then, in order; what is locked goes when it comes back; what is deferred
+    stays."""
+    lived.queue("target")
+    lived.queue("q")
+    lived.send("q", *"abcd")
+    completed, abandoned, deferred = lived.receive("q", 3)
+    lived.update("q", forward_to="target")
+    lived.settle_down()
+    assert lived.waiting("target") == ["d"]
+    lived.complete("q", completed)
+    lived.abandon("q", abandoned)
+    lived.defer("q", deferred)
+    lived.settle_down()
+    lived.lull()
+    assert lived.waiting("target") == ["d", "b"]
+    assert lived.waiting("q") == ["c"]
+
+
+@pytest.mark.req("T17")
+def test_stored_messages_are_read_first(world: World) -> None:
+    """`Load` asks for a hundred at a time; they go on when `Loaded` brings them, in order."""
+    world.queue("target")
+    world.queue("q")
+    world.send("q", *[str(n) for n in range(250)])
+    world.answers_loads = False
+    world.update("q", forward_to="target")
+    world.settle_down()
+    (load,) = world.loads
+    assert isinstance(load, Load)
+    assert list(load.bodies) == list(range(1, 101))
+    world.tick(SECOND)
+    assert len(world.loads) == 1
+    assert world["target"].counts[0] == 0
+    world.answer_load()
+    world.settle_down()
+    assert list(world.loads[0].bodies) == list(range(101, 201))
+    world.answers_loads = True
+    world.answer_load()
+    world.settle_down()
+    assert world.texts(world.receive("target", 999)) == [str(n) for n in range(250)]
+    assert sum(world["q"].counts) == 0
+
+
+@pytest.mark.req("T17")
+def test_switched_off_meanwhile(world: World) -> None:
+    """Messages that were being read stay where they are, in their places, and are delivered."""
+    world.queue("target")
+    world.queue("q")
+    world.send("q", *"abc")
+    world.answers_loads = False
+    world.update("q", forward_to="target")
+    world.settle_down()
+    world.update("q", forward_to=None)
+    world.answer_load()
+    world.settle_down()
+    assert world.consume("q") == ["a", "b", "c"]
+    assert world.waiting("target") == []
+
+
+@pytest.mark.req("T17")
+def test_an_answer_that_comes_too_late(world: World) -> None:
+    """For a message that expired, for a queue that is deleted, for a broker that was restarted:
+    nothing happens, or it is asked for again."""
+    world.queue("target")
+    world.queue("q")
+    world.send("q", "short", ttl_ms=MINUTE)
+    world.send("q", "long")
+    world.answers_loads = False
+    world.update("q", forward_to="target")
+    world.settle_down()
+    world.wait(MINUTE)
+    world.answer_load()
+    world.settle_down()
+    assert world.waiting("target") == ["long"]
+    world.do(Loaded(999, {}))
+    world.update("q", forward_to=None)
+    world.send("q", "again")
+    world.update("q", forward_to="target")
+    world.settle_down()
+    world.answers_loads = True
+    world.restart()
+    assert world.waiting("target") == ["long", "again"]
+
+
+@pytest.mark.req("T17")
+def test_scheduled_at_the_source(lived: World) -> None:
+    """It waits there, and goes on at its time."""
+    lived.queue("target")
+    lived.queue("q", forward_to="target")
+    lived.schedule("q", "a", after_ms=HOUR)
+    lived.lull()
+    assert lived.waiting("q") == ["a"]
+    lived.wait(HOUR)
+    assert lived.waiting("q") == []
+    delivery = lived.receive_one("target")
+    assert delivery.enqueued_ms == lived.now
+
+
+# --- dead letters ---------------------------------------------------------------------------------
+
+
+@pytest.mark.req("T17")
+def test_dead_letters_go_on(lived: World) -> None:
+    """With reason, description, and where they died."""
+    lived.queue("graves")
+    lived.queue("q", forward_dead_letters_to="graves")
+    lived.topic("t")
+    path = lived.subscription(
+        "t", "s", forward_dead_letters_to="graves", max_delivery_count=1
+    )
+    lived.send("q", "a")
+    lived.send("t", "b")
+    lived.dead_letter("q", lived.receive_one("q"), reason="why", description="because")
+    lived.abandon(path, lived.receive_one(path))
+    lived.settle_down()
+    lived.lull()
+    first, second = [lived.read(each) for each in lived.receive("graves", 9)]
+    assert first.body == "a"
+    assert first.properties["DeadLetterReason"] == "why"
+    assert first.properties["DeadLetterErrorDescription"] == "because"
+    assert first.marks["DeadLetterSource"] == "q"
+    assert second.properties["DeadLetterReason"] == "MaxDeliveryCountExceeded"
+    assert second.marks["DeadLetterSource"] == path
+    assert lived.dead("q") == lived.dead(path) == []
+
+
+@pytest.mark.req("T17")
+def test_dead_letters_that_cannot_go_on_are_tried_again(world: World) -> None:
+    """They stay in the dead-letter queue, nothing is lost; some seconds later it is tried again,
+    and not all the time."""
+    world.queue("graves")
+    world.queue("q", forward_dead_letters_to="graves")
+    world.update("graves", status=EntityStatus.DISABLED)
+    world.send("q", "a")
+    world.dead_letter("q", world.receive_one("q"), reason="why")
+    world.settle_down()
+    assert world.dead_reasons("q") == [("a", "why")]
+    assert world.now < world.namespace.next_deadline() <= world.now + 10 * SECOND
+    world.update("graves", status=EntityStatus.ACTIVE)
+    world.wait(10 * SECOND)
+    assert world.waiting("graves") == ["a"]
+
+
+@pytest.mark.req("T17")
+def test_forwarding_dead_letters_switched_on_later(lived: World) -> None:
+    """What is there goes on then."""
+    lived.queue("graves")
+    lived.queue("q")
+    lived.send("q", "a", "b")
+    lived.dead_letter("q", *lived.receive("q", 2), reason="why")
+    lived.lull()
+    lived.update("q", forward_dead_letters_to="graves")
+    lived.settle_down()
+    assert lived.waiting("graves") == ["a", "b"]
+    assert lived.dead("q") == []
+
+
+@pytest.mark.req("T17", "T18")
+def test_what_can_be_forwarded_to(world: World) -> None:
+    """A queue or topic that exists; nothing out of a queue with sessions."""
+    world.topic("t")
+    path = world.subscription("t", "s")
+    world.queue("plain")
+    for target in ("unknown", path, "plain/$DeadLetterQueue", "/"):
+        for name in ("forward_to", "forward_dead_letters_to"):
+            with pytest.raises((EntityNotFoundError, ArgumentError)):
+                world.queue("q", **{name: target})
+            assert "q" not in world.namespace
+    world.queue("q", forward_to="t")
+
+
+def test_with_sessions_nothing_is_forwarded(world: World) -> None:
+    """Refused by name; dead letters of a session queue can be forwarded."""
+    world.queue("target")
+    settings = QueueSettings(requires_session=True, forward_to="target")
+    world.refused(ArgumentError, CreateQueue("q", settings), "ForwardTo")
+    world.queue("q", requires_session=True, forward_dead_letters_to="target")
+    world.send("q", "a", session_id="s")
+    accepted = world.accept_session("q", "s")
+    world.dead_letter("q", *world.take(accepted.link))
+    world.settle_down()
+    assert world.waiting("target") == ["a"]
