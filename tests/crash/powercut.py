@@ -31,7 +31,7 @@ from typing import NamedTuple, TypeAlias
 from tandem.errors import CorruptLogError, StoreError
 from tandem.store.api import GROUP_HEADER, Group, Index
 from tandem.store.files import FileStore
-from tandem.store.segment import HEADER
+from tandem.store.segment import GROUP, HEADER, MARK, pack_group
 from tests.crash.recording_disk import EVERY_SYNC, Killed, Note, RecordingDisk, after_power_cut
 
 FOLDER = "data"
@@ -195,6 +195,10 @@ class Workload:
             # A hostile body: real headers of this very log, in the hope to pass for a group.
             name = rng.choice([n for n in self._disk.names if n.endswith(".log")])
             body = bytes(self._disk.contents[self._disk.names[name]][HEADER:][:length]) + body
+        elif rng.random() < 0.2:
+            # And one who knows the place, too, but not the life of the segment.
+            at = self.store.end + GROUP_HEADER + len(body)
+            body += pack_group(rng.choice((GROUP, MARK)), 7, 1 << 40, at, 0)
         group = Group(self.store.end, body)
         self._disk.note(Appending(group))
         middle = rng.randrange(len(body) + 1)

@@ -112,7 +112,7 @@ class Client:
 
     def think_ms(self) -> float:
         mean = self.world.mix.think_ms
-        if self.random.random() < 0.3:
+        if self.random.random() < 0.2:
             return self.random.uniform(0, 50)
         return min(self.random.expovariate(1 / mean), 8 * mean)
 
@@ -440,9 +440,9 @@ class Receiver(Client):
 
     def _work_ms(self) -> float:
         draw, lock = self.random.random(), self.place.lock_ms
-        if draw < 0.6:
+        if draw < 0.7:
             return self.random.uniform(0, 200)
-        return self.random.uniform(0, lock if draw < 0.95 else 1.5 * lock)
+        return self.random.uniform(0, lock if draw < 0.98 else 1.5 * lock)
 
     def _vanish(self) -> None:
         """Never settles. Its link is noticed to be dead at once, or after a while."""

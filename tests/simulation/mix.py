@@ -109,7 +109,7 @@ class Mix:
     slow_commits: float = 0.0
     crashes: float = 0.0
     """For an hour."""
-    ambushes: float = 0.5
+    ambushes: float = 0.75
     """Share of the crashes that wait for something to be in flight."""
     recovery_crashes: float = 0.0
     clean_stops: float = 0.0
@@ -179,7 +179,7 @@ def _draw_store(mix: Mix, rng: random.Random) -> None:
 
 def _draw_clients(mix: Mix, rng: random.Random) -> None:
     mix.receivers_per_place = rng.choice((1.0, 1.4, 2.0))
-    mix.think_ms = rng.choice((10_000, 20_000, 30_000))
+    mix.think_ms = rng.choice((25_000, 45_000, 80_000))
     mix.burst = rng.choice((0.05, 0.2, 0.5))
     mix.eager = rng.choice((0.0, 0.3, 0.9))
     mix.schedules = rng.choice((0.1, 0.3)) if "schedules" in mix.features else 0.0

@@ -150,7 +150,7 @@ class World:
             return False
         if self._is_ambush and isinstance(command, Send | Settle | Discharge | Flow):
             self._is_ambush = False
-            self.after(self.random.uniform(0, self.mix.commit_ms[1]), self._crash_now)
+            self.after(self.random.uniform(0, 0.7 * self.mix.commit_ms[1]), self._crash_now)
         return True
 
     def tell(self, line: str) -> None:
@@ -180,17 +180,18 @@ class World:
             case Deliver(link, deliveries):
                 self.tell(f"link {link} gets {[d.sequence_number for d in deliveries]}")
                 self.ledger.delivered(link, self.read(deliveries), self.now_ms)
-                owner = self._owners.get(link)
-                if owner is not None:
+                if (owner := self._owners.get(link)) is not None:
                     owner.delivered(link, deliveries)
             case SessionGranted(link, session_id, until):
                 self.tell(f"link {link} holds {session_id}")
                 self.ledger.granted(link, session_id, until)
-                self._owners[link].granted(link, session_id)
+                if (owner := self._owners.get(link)) is not None:
+                    owner.granted(link, session_id)
             case LinkClosed(link, error):
                 self.tell(f"link {link} is closed: {type(error).__name__}")
                 self.ledger.closed(link, self.now_ms)
-                self._owners[link].closed(link)
+                if (owner := self._owners.get(link)) is not None:
+                    owner.closed(link)
             case _:
                 raise Violation("P13", f"the engine let out {effect}")
 
@@ -539,8 +540,12 @@ class World:
         self.settle()
         if self._pending:
             raise Violation("P11", f"{len(self._pending)} commands were never answered")
-        self._owners.clear()
         self.tell("the end")
+        leaver = Client(self)
+        for link in list(self.ledger.links):
+            leaver.detach(link)
+            self.settle()
+        self._owners.clear()
         shown = self.browse()
         self.ledger.check_all(shown, self.now_ms)
         self._drain(shown)

@@ -49,11 +49,9 @@ class Book:
 
     # --- bodies -----------------------------------------------------------------------------------
 
-    def hold(self, body: int, *, is_first: bool) -> None:
-        if not is_first:
-            self._shared[body] = self._shared.get(body, 0) + 1
-        elif body >= self.next_body:
-            self.next_body = body + 1
+    def hold_too(self, body: int) -> None:
+        """One holder more for a body that is stored already."""
+        self._shared[body] = self._shared.get(body, 0) + 1
 
     def release(self, body: int) -> None:
         more = self._shared.get(body)

@@ -71,6 +71,8 @@ def packed(numbers: Sequence[int]) -> bytes:
 def check(queue: Queue, message: Message) -> None:
     """Raises if this queue cannot take the message. Changes nothing."""
     size = len(message.payload)
+    if size <= queue.max_message_bytes and queue.is_simple:
+        return
     if size > queue.max_message_bytes:
         raise MessageSizeExceededError(
             f"The message of {size} bytes exceeds the limit of {queue.max_message_bytes} bytes "
@@ -94,11 +96,11 @@ def check(queue: Queue, message: Message) -> None:
 
 def check_room(queue: Queue, size: int) -> None:
     """Raises if `size` bytes more do not fit the quota."""
-    if queue.total_bytes + size > queue.max_bytes:
+    if queue.used_bytes + size > queue.max_bytes:
         raise QuotaExceededError(
             "The maximum entity size has been reached or exceeded for "
             f"{queue.kind.name.title()}: '{queue.path}'. Size of entity in bytes:"
-            f"{queue.total_bytes}, Max entity size in bytes:{queue.max_bytes}."
+            f"{queue.used_bytes}, Max entity size in bytes:{queue.max_bytes}."
         )
 
 
@@ -144,11 +146,12 @@ def accept(
     if body is None:
         body = book.next_body
         payload = message.payload
-    part = queue.choose_part(message)
+    parts = queue.parts
+    part = parts[0] if len(parts) == 1 else queue.choose_part(message)
     change = Enqueued(
         time,
         queue.id,
-        part.number(part.last + 1),
+        part.high | ((part.last + 1 + part.origin) & part.mask),
         body,
         _SCHEDULED if due else _WAITING,
         # A scheduled message lives from its due time on.
@@ -434,6 +437,7 @@ def activate_due(queue: Queue, now: Millis) -> None:
         change = Activated(time, queue.id, number, new_number, expires)
         queue.book.emit(change)
         queue.activate(change)
+        queue.accessed_ms = now
         queue.has_arrived(now)
 
 

@@ -330,9 +330,12 @@ class Namespace:
             )
         size = 0
         for message in messages:
-            if not _is_ping(message):
+            try:
                 lifecycle.check(queue, message)
-                size += len(message.payload)
+            except Refused:
+                if not _is_ping(message):  # a ping is never stored, so it needs no session id
+                    raise
+            size += len(message.payload)
         return size
 
     def _accept(

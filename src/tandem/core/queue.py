@@ -95,6 +95,7 @@ class Queue:
         "has_mixed_locks",
         "id",
         "is_relay",
+        "is_simple",
         "kind",
         "last_enqueued_ms",
         "level_of",
@@ -118,6 +119,7 @@ class Queue:
         "takes_sends",
         "ttl_ms",
         "updated_ms",
+        "used_bytes",
         "wakes_at",
         "window_ms",
     )
@@ -150,6 +152,9 @@ class Queue:
         self.accessed_ms: Millis = now
         self.last_enqueued_ms: Millis = 0
         self.size_bytes = 0
+        self.used_bytes = 0
+        """What counts against the quota: dead letters are part of their queue, and what waits in
+        its subscriptions is part of a topic."""
         self.counts = [0] * len(State)
         """Messages by state."""
         self.locks: OrderedDict[int, Lock] = OrderedDict()
@@ -206,10 +211,13 @@ class Queue:
             if self.sessions is None:
                 self.sessions = Sessions(self._session_ready)
         self.has_mixed_locks = bool(self.locks)
+        self.is_simple = self.sessions is None and len(self.parts) == 1 and not self.window_ms
+        """Whether a message has nothing to be asked for but its size."""
 
     def _reorder(self, levels: int, aging_ms: Millis | None, weights: Sequence[int] | None) -> None:
         self.levels = (levels, aging_ms, weights)
         for part in self.parts:
+            part.table.clamp_levels(levels - 1)
             part.ready = Ready(part.table, levels, aging_ms, weights)
         if self.sessions is not None:
             for session in self.sessions.by_id.values():
@@ -221,17 +229,14 @@ class Queue:
 
     def _refill(self) -> None:
         """Set up the order of the waiting messages from the table."""
-        top = self.levels[0] - 1
         for part in self.parts:
-            if top == 0 and self.sessions is None:
+            if self.levels[0] == 1 and self.sessions is None:
                 for start, end in part.table.waiting_runs():
                     part.ready.push_run(start, end)
                 continue
             for chunk, row in part.table.rows_from(0):
                 if chunk.states[row] != _WAITING:
                     continue
-                if chunk.level(row) > top:
-                    chunk.set_level(row, top)
                 session = self.session_of(chunk, row)
                 ready = part.ready if session is None else session.ready
                 ready.push(chunk.indexes[row], chunk.level(row))
@@ -241,17 +246,6 @@ class Queue:
     @property
     def active_count(self) -> int:
         return self.counts[State.WAITING] + self.counts[State.LOCKED]
-
-    @property
-    def total_bytes(self) -> int:
-        """What counts against the quota: dead letters are part of their queue, and what waits in
-        its subscriptions is part of a topic."""
-        size = self.size_bytes
-        if self.dead_letter is not None:
-            size += self.dead_letter.size_bytes
-        if self.subscriptions:
-            size += sum(queue.total_bytes for queue in self.subscriptions.values())
-        return size
 
     def find(self, sequence_number: int) -> Found | None:
         parts = self.parts
@@ -304,8 +298,11 @@ class Queue:
         )
         if index > part.last:
             part.last = index
-        book.hold(body, is_first=change.payload is not None)
-        self.size_bytes += size
+        if change.payload is None:
+            book.hold_too(body)
+        elif body >= book.next_body:
+            book.next_body = body + 1
+        self.account(size)
         self.counts[state] += 1
         if edits is not None:
             self.edits[number] = book.same(edits)
@@ -327,6 +324,13 @@ class Queue:
             assert self.sessions is not None
             self.sessions.update(session)
 
+    def account(self, size: int) -> None:
+        self.size_bytes += size
+        queue: Queue | None = self
+        while queue is not None:
+            queue.used_bytes += size
+            queue = queue.owner
+
     # --- departure --------------------------------------------------------------------------------
 
     def remove(self, sequence_number: int) -> None:
@@ -339,7 +343,7 @@ class Queue:
         state = chunk.states[row]
         after(state, Trigger.REMOVE)
         self.counts[state] -= 1
-        self.size_bytes -= chunk.sizes[row]
+        self.account(-chunk.sizes[row])
         if state in _LOCKED_STATES:
             self.locks.pop(sequence_number, None)
         if self.edits:
@@ -609,7 +613,7 @@ class Queue:
         for part in self.parts:
             for state, count, size in part.table.totals():
                 self.counts[state] += count
-                self.size_bytes += size
+                self.account(size)
             for chunk, row in part.table.rows_in(State.SCHEDULED):
                 number = part.number(chunk.indexes[row])
                 heappush(self.scheduled, (chunk.due(row), number))

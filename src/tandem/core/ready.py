@@ -38,19 +38,19 @@ class Next(NamedTuple):
 class Lane:
     """Numbers of one level, lowest first."""
 
-    __slots__ = ("_back", "_head", "_runs", "level")
+    __slots__ = ("_back", "head", "level", "runs")
 
     def __init__(self, level: int) -> None:
         self.level = level
-        self._runs = array("Q")
+        self.runs = array("Q")
         """start, end, start, end, …: numbers start ≤ n < end, rising."""
-        self._head = 0
+        self.head = 0
         self._back: list[int] = []
         """Heap of numbers that came back, or came late."""
 
     def push(self, index: int) -> None:
-        runs = self._runs
-        if self._head < len(runs):
+        runs = self.runs
+        if self.head < len(runs):
             end = runs[-1]
             if index == end:
                 runs[-1] = index + 1
@@ -63,17 +63,17 @@ class Lane:
 
     def push_run(self, start: int, end: int) -> None:
         """The numbers from `start` up to `end`, all higher than those that are here."""
-        if self._head < len(self._runs) and self._runs[-1] == start:
-            self._runs[-1] = end
+        if self.head < len(self.runs) and self.runs[-1] == start:
+            self.runs[-1] = end
         else:
-            self._runs.extend((start, end))
+            self.runs.extend((start, end))
 
     def put_back(self, index: int) -> None:
         heappush(self._back, index)
 
     def first(self, table: Table) -> tuple[int, Chunk, int] | None:
         """The lowest number whose message still waits at this level; what does not is dropped."""
-        runs, head = self._runs, self._head
+        runs, head = self.runs, self.head
         if head < len(runs) and not self._back:
             found = table.find(runs[head])  # in order, as most queues are most of the time
             if found is not None:
@@ -98,7 +98,7 @@ class Lane:
                 self._leap(table.next_index(index))
 
     def _lowest(self) -> int | None:
-        runs, head, back = self._runs, self._head, self._back
+        runs, head, back = self.runs, self.head, self._back
         if head < len(runs):
             index = runs[head]
             return back[0] if back and back[0] < index else index
@@ -110,7 +110,7 @@ class Lane:
         if back and back[0] == index:
             heappop(back)
             return
-        runs, head = self._runs, self._head
+        runs, head = self.runs, self.head
         assert runs[head] == index
         if index + 1 < runs[head + 1]:
             runs[head] = index + 1
@@ -118,22 +118,22 @@ class Lane:
             self._advance()
 
     def _advance(self) -> None:
-        self._head += 2
-        if self._head >= len(self._runs):
-            del self._runs[:]
-            self._head = 0
-        elif self._head >= _TRIM and self._head * 2 >= len(self._runs):
-            del self._runs[: self._head]
-            self._head = 0
+        self.head += 2
+        if self.head >= len(self.runs):
+            del self.runs[:]
+            self.head = 0
+        elif self.head >= _TRIM and self.head * 2 >= len(self.runs):
+            del self.runs[: self.head]
+            self.head = 0
 
     def _leap(self, index: int) -> None:
         """Nothing before `index` is alive: pass over it."""
-        while self._head < len(self._runs):
-            start, end = self._runs[self._head], self._runs[self._head + 1]
+        while self.head < len(self.runs):
+            start, end = self.runs[self.head], self.runs[self.head + 1]
             if start >= index:
                 return
             if end > index:
-                self._runs[self._head] = index
+                self.runs[self.head] = index
                 return
             self._advance()
 
@@ -158,7 +158,12 @@ class Ready:
         """How far each level is behind its share."""
 
     def push(self, index: int, level: int) -> None:
-        self._lanes[level].push(index)
+        lane = self._lanes[level]
+        runs = lane.runs
+        if lane.head < len(runs) and runs[-1] == index:
+            runs[-1] = index + 1  # in order, as most queues are most of the time
+        else:
+            lane.push(index)
 
     def push_run(self, start: int, end: int) -> None:
         self._lanes[0].push_run(start, end)

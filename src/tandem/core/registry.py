@@ -216,6 +216,7 @@ class Registry:
     def do_delete(self, queue: Queue) -> None:
         if queue.kind is EntityKind.SUBSCRIPTION and queue.owner is not None:
             queue.owner.subscriptions.pop(split(queue.path).subscription or "")
+            queue.owner.used_bytes -= queue.used_bytes
         self._aliases.clear()
         for each in _with_its_own(queue):
             for body in each.every_body():
@@ -227,21 +228,19 @@ class Registry:
 
     def check_rules(self, topic: Queue, adding: Rule) -> None:
         """Raises if the topic, over all its subscriptions, has as many rules as it can have."""
-        for kind, name, most in (
-            (SqlFilter, "SQL", limits.MAX_SQL_RULES_PER_TOPIC),
-            (CorrelationFilter, "correlation", limits.MAX_CORRELATION_RULES_PER_TOPIC),
-        ):
-            if not isinstance(adding.filter, kind):
-                continue
-            count = sum(
-                isinstance(rule.filter, kind)
-                for subscription in topic.subscriptions.values()
-                for rule in self.rules[subscription.id].rules
+        if isinstance(adding.filter, SqlFilter):
+            kind, most = "SQL", limits.MAX_SQL_RULES_PER_TOPIC
+        elif isinstance(adding.filter, CorrelationFilter):
+            kind, most = "correlation", limits.MAX_CORRELATION_RULES_PER_TOPIC
+        else:
+            return
+        of_kind = type(adding.filter)
+        rules = self.rules
+        count = sum(rules[each.id].count(of_kind) for each in topic.subscriptions.values())
+        if count >= most:
+            raise QuotaExceededError(
+                f"The topic '{topic.path}' has {count} {kind} rules, the most it can have."
             )
-            if count >= most:
-                raise QuotaExceededError(
-                    f"The topic '{topic.path}' has {count} {name} rules, the most it can have."
-                )
 
     def expect_idleness(self, queue: Queue) -> None:
         idle = queue.settings.auto_delete_on_idle_ms

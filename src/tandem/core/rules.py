@@ -9,6 +9,7 @@ name.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, assert_never
@@ -268,7 +269,7 @@ class RuleSet:
     a
     rule gives another set, which shares what was compiled."""
 
-    __slots__ = ("_acting", "_compiled", "_plain", "_takes_all")
+    __slots__ = ("_acting", "_compiled", "_kinds", "_plain", "_takes_all")
 
     def __init__(self, rules: Iterable[Rule] = ()) -> None:
         """`FilterError` if a filter or an action cannot be parsed."""
@@ -281,6 +282,7 @@ class RuleSet:
 
     def _arrange(self, compiled: dict[str, _Compiled]) -> None:
         self._compiled = compiled
+        self._kinds = Counter(type(one.rule.filter) for one in compiled.values())
         wanted = [one for one in compiled.values() if not isinstance(one.rule.filter, FalseFilter)]
         plain = [one.matches for one in wanted if one.action is None]
         # A rule that takes everything decides the OR: the others need not be asked.
@@ -294,6 +296,10 @@ class RuleSet:
 
     def __len__(self) -> int:
         return len(self._compiled)
+
+    def count(self, kind: type[RuleFilter]) -> int:
+        """How many rules have such a filter."""
+        return self._kinds.get(kind, 0)
 
     def __contains__(self, name: str) -> bool:
         """Rules' names, like all names of entities, are the same in any case."""

@@ -56,6 +56,7 @@ class Chunk:
         "dues",
         "enqueued",
         "expires",
+        "has_more",
         "hops",
         "indexes",
         "levels",
@@ -77,6 +78,8 @@ class Chunk:
         self.dues: array[int] | None = None
         self.sessions: array[int] | None = None
         self.hops: array[int] | None = None
+        self.has_more = False
+        """Whether any of the optional columns is there."""
         self.alive = 0
         self.next_expiry: Millis = NEVER
         """No waiting row of this chunk expires before this."""
@@ -87,6 +90,7 @@ class Chunk:
         if found is None:
             found = array(typecode, [default]) * len(self.indexes)
             setattr(self, name, found)
+            self.has_more = True
         return found
 
     # What a row says, also where the column is not there.
@@ -146,17 +150,64 @@ class Table:
         hops: int = 0,
         count: int = 0,
     ) -> None:
-        """A new row. Cheapest at the end; a dead-letter queue also takes rows in between."""
+        """A new row: behind all others, or, in a dead-letter queue, between them."""
         if index > self.last:
             chunk, row = self._append(index, body, enqueued, size, state)
         else:
-            chunk, row = self._make_room(index)
-            chunk.indexes[row] = index
-            chunk.bodies[row] = body
-            chunk.enqueued[row] = enqueued
-            chunk.sizes[row] = size
-            chunk.states[row] = state
+            chunk, row = self._insert(index, body, enqueued, size, state)
+        if expires != NEVER or level or due or session or hops or count:
+            self._annotate(chunk, row, expires, level, due, session, hops, count)
+
+    def _append(
+        self, index: int, body: int, enqueued: Millis, size: int, state: int
+    ) -> tuple[Chunk, int]:
+        """A new row behind all others."""
+        chunk = self._chunks[-1]
+        row = len(chunk.indexes)
+        if row >= CHUNK:
+            chunk = Chunk()
+            self._chunks.append(chunk)
+            self._firsts.append(index)
+            row = 0
+        self.last = index
         chunk.alive += 1
+        chunk.indexes.append(index)
+        chunk.bodies.append(body)
+        chunk.enqueued.append(enqueued)
+        chunk.sizes.append(size)
+        chunk.states.append(state)
+        if chunk.has_more:
+            for name, _, default in OPTIONAL:
+                column = getattr(chunk, name)
+                if column is not None:
+                    column.append(default)
+        return chunk, row
+
+    def _insert(
+        self, index: int, body: int, enqueued: Millis, size: int, state: int
+    ) -> tuple[Chunk, int]:
+        """A row between others: a message came into a dead-letter queue after a younger one."""
+        chunk, row = self._make_room(index)
+        chunk.alive += 1
+        chunk.indexes[row] = index
+        chunk.bodies[row] = body
+        chunk.enqueued[row] = enqueued
+        chunk.sizes[row] = size
+        chunk.states[row] = state
+        return chunk, row
+
+    def _annotate(
+        self,
+        chunk: Chunk,
+        row: int,
+        expires: Millis,
+        level: int,
+        due: Millis,
+        session: int,
+        hops: int,
+        count: int,
+    ) -> None:
+        """What most messages do not have."""
         if expires != NEVER:
             chunk.column("expires", "Q", NEVER)[row] = expires
             self.expect_expiry(chunk, expires)
@@ -171,37 +222,6 @@ class Table:
         if count:
             chunk.column("counts", "I", 0)[row] = count
 
-    def _append(
-        self, index: int, body: int, enqueued: Millis, size: int, state: int
-    ) -> tuple[Chunk, int]:
-        chunk = self._chunks[-1]
-        row = len(chunk.indexes)
-        if row >= CHUNK:
-            chunk = Chunk()
-            self._chunks.append(chunk)
-            self._firsts.append(index)
-            row = 0
-        self.last = index
-        chunk.indexes.append(index)
-        chunk.bodies.append(body)
-        chunk.enqueued.append(enqueued)
-        chunk.sizes.append(size)
-        chunk.states.append(state)
-        # Optional columns that are there grow along; written out, because every send comes here.
-        if chunk.counts is not None:
-            chunk.counts.append(0)
-        if chunk.expires is not None:
-            chunk.expires.append(NEVER)
-        if chunk.levels is not None:
-            chunk.levels.append(0)
-        if chunk.dues is not None:
-            chunk.dues.append(0)
-        if chunk.sessions is not None:
-            chunk.sessions.append(0)
-        if chunk.hops is not None:
-            chunk.hops.append(0)
-        return chunk, row
-
     def expect_expiry(self, chunk: Chunk, when: Millis) -> None:
         if when < chunk.next_expiry:
             chunk.next_expiry = when
@@ -209,7 +229,6 @@ class Table:
                 self.next_expiry = when
 
     def _make_room(self, index: int) -> tuple[Chunk, int]:
-        """A row in the middle: a message came into a dead-letter queue after a younger one."""
         at = max(bisect_right(self._firsts, index) - 1, 0)
         if len(self._chunks[at].indexes) >= 2 * CHUNK:
             self._split(at)
@@ -237,6 +256,7 @@ class Table:
             if column is not None:
                 setattr(half, name, column[CHUNK:])
                 del column[CHUNK:]
+        half.has_more = whole.has_more
         for chunk in (whole, half):
             chunk.alive = sum(1 for state in chunk.states if state != _GONE)
         half.next_expiry = whole.next_expiry
@@ -298,6 +318,12 @@ class Table:
             getattr(into, name).extend(getattr(chunk, name))
         into.alive += chunk.alive
         into.next_expiry = min(into.next_expiry, chunk.next_expiry)
+
+    def clamp_levels(self, top: int) -> None:
+        """The queue has fewer levels now: what was above the top is at the top."""
+        for chunk in self._chunks:
+            if chunk.levels is not None:
+                chunk.levels = array("B", (min(level, top) for level in chunk.levels))
 
     def next_index(self, index: int) -> int:
         """An index after `index` before which no other row is alive: lets a reader leap over what
@@ -406,7 +432,9 @@ class Table:
             for name, typecode in REQUIRED:
                 setattr(chunk, name, source.column(typecode) or array(typecode))
             for name, typecode, _ in OPTIONAL:
-                setattr(chunk, name, source.column(typecode))
+                column = source.column(typecode)
+                setattr(chunk, name, column)
+                chunk.has_more |= column is not None
             table._chunks.append(chunk)
         table._hot = table._chunks[-1]
         table.next_expiry = min(chunk.next_expiry for chunk in table._chunks)

@@ -119,10 +119,7 @@ class BlockingEngine:
         count = 0
         for count, command in enumerate(commands, 1):  # noqa: B007 - counted, and used below
             self.engine.submit(command, replies.append)
-            if self.engine.is_congested:
-                self.engine.flush()
-                while self.engine.is_congested:
-                    self._calls.get()()
+            self._relieve()
         self.engine.flush()
         while len(replies) < count:
             self._calls.get()()
@@ -163,6 +160,12 @@ class BlockingEngine:
         """Wait until everything is durable and let out."""
         self.engine.flush()
         while self.engine.staged_bytes and self.engine.failure is None:
+            self._calls.get()()
+
+    def _relieve(self) -> None:
+        """Wait for the disk, if it has too much to do."""
+        while self.engine.failure is None and self.engine.is_congested:
+            self.engine.flush()
             self._calls.get()()
 
     # --- the end ----------------------------------------------------------------------------------

@@ -145,6 +145,7 @@ class Committer:
         self._closed: deque[tuple[int, list[Buffer], int]] = deque()
         self._closed_bytes = 0
         self._is_writing = False
+        self.is_stopped = False
         self.durable = 0
         self.end = store.end
         """Behind the last durable group."""
@@ -180,7 +181,7 @@ class Committer:
     def flush(self) -> None:
         """Write what somebody waits for, unless a group is being written: then it follows by
         itself."""
-        if self._is_writing:
+        if self._is_writing or self.is_stopped:
             return
         if not self._closed and self.wants_sync:
             self.cut()
@@ -189,6 +190,10 @@ class Committer:
             self._is_writing = True
             self._lane.run(partial(self._write, body), partial(self._written, number, size))
 
+    def stop(self) -> None:
+        """Begin nothing more, and report nothing more."""
+        self.is_stopped = True
+
     def _write(self, body: list[Buffer]) -> tuple[int, int]:
         """In the lane: nothing of the owner's is touched here."""
         begun = self._clock.stopwatch_ns()
@@ -196,8 +201,10 @@ class Committer:
         return end, self._clock.stopwatch_ns() - begun
 
     def _written(self, number: int, size: int, result: tuple[int, int] | Exception) -> None:
+        if self.is_stopped:
+            return
         if isinstance(result, Exception):
-            self._failed(result)  # memory is ahead of the disk: nothing is written after this
+            self._failed(result)
             return
         end, elapsed_ns = result
         if end != self.end + GROUP_HEADER + size:

@@ -13,6 +13,7 @@ The rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ from tandem.engine import index
 from tandem.engine.bodies import Bodies
 from tandem.engine.committer import Committer, Lane
 from tandem.engine.metrics import Metrics
+from tandem.errors import StoreError
 from tandem.store.api import Store
 from tandem.store.records import encode_into
 
@@ -97,6 +99,8 @@ class Compactor:
 
     def advance(self) -> None:
         """Go on as far as is possible now. Called after each commit."""
+        if self._committer.is_stopped:
+            return
         if self._moved and self._committer.durable >= self._moved_group:
             for number, place in self._moved:
                 self._bodies.move(number, place)
@@ -112,7 +116,8 @@ class Compactor:
         ):
             self._take_snapshot()
         elif self._is_too_long():
-            self._shorten()
+            with suppress(StoreError):  # a body that cannot be read; the engine has ended by now
+                self._shorten()
 
     # --- the index --------------------------------------------------------------------------------
 

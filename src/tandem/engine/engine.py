@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -105,7 +104,8 @@ class Engine:
         self._tuning = tuning or Tuning()
         self.metrics = Metrics()
         self.failure: StoreError | None = None
-        self._namespace = recovered.namespace
+        self.namespace = recovered.namespace
+        """To be looked at by others, never changed."""
         self._bodies = recovered.bodies
         self._committer = Committer(
             store,
@@ -120,7 +120,7 @@ class Engine:
             side_lane,
             self._committer,
             self.metrics,
-            namespace=self._namespace,
+            namespace=self.namespace,
             bodies=self._bodies,
             body=self.body,
             freed=self._freed_numbers,
@@ -144,7 +144,7 @@ class Engine:
         """Bodies that nobody needs, until they cannot be read any more."""
         self._recent: dict[int, bytes] = {}
         self._recent_bytes = 0
-        self._oldest_recent = self._namespace.next_body
+        self._oldest_recent = self.namespace.next_body
         self._free_bytes: Callable[[], int] | None = getattr(store, "free_bytes", None)
         self._free_checked_ms: Millis | None = None
         self._is_disk_full = False
@@ -152,7 +152,7 @@ class Engine:
         clock.not_before(recovered.time)
         # Every lock of the former life ends here. No answer can pass it: each waits for this group.
         now_ms = clock.now_ms()
-        self._take(self._namespace.restart(now_ms, __version__), None, now_ms)
+        self._take(self.namespace.restart(now_ms, __version__), None, now_ms)
         self._committer.flush()
 
     # --- commands ---------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ class Engine:
         try:
             if type(command) is Send:
                 self._admit(now_ms)
-            outcome = self._namespace.apply(command, now_ms)
+            outcome = self.namespace.apply(command, now_ms)
         except Refused as refusal:
             self.metrics.refused[refusal.condition] += 1
             self._waiting.append((self._needed, done, refusal, (), ()))
@@ -184,15 +184,15 @@ class Engine:
         """Do what has become due. To be called at `next_deadline`."""
         self._check()
         now_ms = self._clock.now_ms()
-        if self._loads:
-            self._load()
-        if self._namespace.next_deadline() <= now_ms:
+        if self.namespace.next_deadline() <= now_ms:
             try:
-                outcome = self._namespace.tick(now_ms)
+                outcome = self.namespace.tick(now_ms)
             except Exception as bug:
                 self.fail(bug)
                 raise
             self._take(outcome, None, now_ms)
+        if self._loads:
+            self._load()
         if now_ms >= self._riders_due():
             self._committer.wants_sync = True
         self._committer.flush()
@@ -201,7 +201,7 @@ class Engine:
         """When `tick` must be called next; a time that has passed means: at once."""
         if self._loads:
             return 0
-        return min(self._namespace.next_deadline(), self._riders_due())
+        return min(self.namespace.next_deadline(), self._riders_due())
 
     def flush(self) -> None:
         """To be called after a row of submits: hands to the disk what somebody waits for."""
@@ -219,8 +219,8 @@ class Engine:
         return self._committer.staged_bytes > self._tuning.staged_bytes // 2
 
     def body(self, number: int) -> bytes:
-        """The payload of a stored body, checked. Raises StoreError, and ends the engine, if the log
-        does not hold it."""
+        """The payload of a stored body, checked. Raises KeyError if it is gone; StoreError, which
+        ends the engine, if it ought to be in the log and is not."""
         payload = self._recent.get(number)
         if payload is not None:
             return payload
@@ -256,9 +256,10 @@ class Engine:
             return
         error = why if isinstance(why, StoreError) else StoreError(f"stopped by {why!r}")
         self.failure = error
-        waiting, self._waiting = self._waiting, deque()
+        self._committer.stop()
         self._on_failure(error)
-        for _, done, _, _, _ in waiting:
+        while self._waiting:
+            _, done, _, _, _ = self._waiting.popleft()
             if done is not None:
                 done(error)
 
@@ -292,7 +293,7 @@ class Engine:
         if outcome.changes:
             self._stage(outcome.changes, now_ms)
         freed: Sequence[int] = ()
-        numbers = self._namespace.freed
+        numbers = self.namespace.freed
         if numbers:
             freed = numbers[:]
             numbers.clear()
@@ -346,8 +347,7 @@ class Engine:
             for number in self._late.popleft()[1]:
                 self._bodies.free(number)
         self._trim()
-        with suppress(StoreError):  # a body that cannot be read: everybody has been told
-            self._compactor.advance()
+        self._compactor.advance()
         if self._on_commit is not None:
             self._on_commit()
 
@@ -405,14 +405,14 @@ class Engine:
     def _load(self) -> None:
         """Answer one `Load`. The next one waits for `tick`, so that others get their turn."""
         load = self._loads.popleft()
-        try:
-            bodies = {number: self.body(body) for number, body in load.bodies.items()}
-        except StoreError:
-            return  # everybody has been told
-        messages = {number: self._decode(payload) for number, payload in bodies.items()}
         now_ms = self._clock.now_ms()
         try:
-            outcome = self._namespace.apply(Loaded(load.entity, messages), now_ms)
+            messages = {
+                number: self._decode(self.body(body))
+                for number, body in load.bodies.items()
+                if self._bodies.place(body)  # else its message is gone meanwhile
+            }
+            outcome = self.namespace.apply(Loaded(load.entity, messages), now_ms)
         except Refused:
             return  # the entity is gone meanwhile
         except Exception as bug:

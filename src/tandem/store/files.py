@@ -374,11 +374,8 @@ class FileStore:
                     copy.pwrite([index.pread(_COPY, offset)], offset)
                 copy.sync()
                 copy.close()
-            copy = self._disk.create(os.path.join(folder, "floor"))
-            copy.pwrite([pack_floor(floor)], 0)
-            copy.sync()
-            copy.close()
             self._disk.sync_folder(folder)
+            self._replace("floor", [pack_floor(floor)], folder)
         except OSError as error:
             raise StoreError(f"cannot back up to {target}: {error}") from error
         finally:
@@ -549,15 +546,16 @@ class FileStore:
         with self._lock:
             self._segments = [*self._segments, self._active]
 
-    def _replace(self, name: str, data: Sequence[Buffer]) -> None:
+    def _replace(self, name: str, data: Sequence[Buffer], folder: str | None = None) -> None:
         """Write a small file so that after a crash it is the old one or the new one, whole."""
-        unfinished = self._path(name + ".new")
-        file = self._disk.create(unfinished)
+        folder = folder or self.folder
+        path = os.path.join(folder, name)
+        file = self._disk.create(path + ".new")
         file.pwrite(data, 0)
         file.sync()
         file.close()
-        self._disk.rename(unfinished, self._path(name))
-        self._disk.sync_folder(self.folder)
+        self._disk.rename(path + ".new", path)
+        self._disk.sync_folder(folder)
 
     def _remove(self, dropped: list[Segment]) -> None:
         if not dropped:

@@ -72,8 +72,7 @@ def test_where_the_entity_says_so_they_dead_letter(lived: World) -> None:
     lived.wait(SECOND)
     lived.lull()
     assert lived.dead("q") == [
-        (body, "TTLExpiredException", "The message expired and was dead lettered.")
-        for body in "ab"
+        (body, "TTLExpiredException", "The message expired and was dead lettered.") for body in "ab"
     ]
     lived.wait(1_000 * HOUR)
     first, second = lived.receive(DEAD, 2)

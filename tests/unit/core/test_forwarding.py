@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tandem.core.commands import CreateQueue, Loaded
@@ -99,13 +101,16 @@ def test_a_target_that_cannot_take_it(lived: World, why: str) -> None:
     lived.lull()
     ((body, reason, description),) = lived.dead("q")
     assert body == "a"
-    assert reason == {
-        "disabled": "EntityDisabled",
-        "missing": "EntityNotFound",
-        "full": "QuotaExceeded",
-        "too large": "MessageSizeExceeded",
-        "without session": "Session ID is null.",
-    }[why]
+    assert (
+        reason
+        == {
+            "disabled": "EntityDisabled",
+            "missing": "EntityNotFound",
+            "full": "QuotaExceeded",
+            "too large": "MessageSizeExceeded",
+            "without session": "Session ID is null.",
+        }[why]
+    )
     assert description
     assert lived.waiting("q") == []
 
@@ -240,9 +245,7 @@ def test_dead_letters_go_on(lived: World) -> None:
     lived.queue("graves")
     lived.queue("q", forward_dead_letters_to="graves")
     lived.topic("t")
-    path = lived.subscription(
-        "t", "s", forward_dead_letters_to="graves", max_delivery_count=1
-    )
+    path = lived.subscription("t", "s", forward_dead_letters_to="graves", max_delivery_count=1)
     lived.send("q", "a")
     lived.send("t", "b")
     lived.dead_letter("q", lived.receive_one("q"), reason="why", description="because")
@@ -298,8 +301,9 @@ def test_what_can_be_forwarded_to(world: World) -> None:
     world.queue("plain")
     for target in ("unknown", path, "plain/$DeadLetterQueue", "/"):
         for name in ("forward_to", "forward_dead_letters_to"):
+            settings: dict[str, Any] = {name: target}
             with pytest.raises((EntityNotFoundError, ArgumentError)):
-                world.queue("q", **{name: target})
+                world.queue("q", **settings)
             assert "q" not in world.namespace
     world.queue("q", forward_to="t")
 

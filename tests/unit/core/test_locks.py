@@ -330,9 +330,7 @@ def test_nothing_is_settled_after_the_lock_ran_out(world: World, disposition: Di
 @pytest.mark.req("T11")
 @pytest.mark.parametrize("first", EVERY_DISPOSITION)
 @pytest.mark.parametrize("second", EVERY_DISPOSITION)
-def test_nothing_is_settled_twice(
-    world: World, first: Disposition, second: Disposition
-) -> None:
+def test_nothing_is_settled_twice(world: World, first: Disposition, second: Disposition) -> None:
     """Whatever was decided first stays."""
     world.queue("q")
     world.send("q", "a")
@@ -368,9 +366,7 @@ def test_one_token_twice_in_a_command(world: World) -> None:
     world.queue("q")
     world.send("q", "a")
     delivery = world.receive_one("q")
-    world.refused(
-        MessageLockLostError, settling("q", Disposition.COMPLETE, delivery, delivery)
-    )
+    world.refused(MessageLockLostError, settling("q", Disposition.COMPLETE, delivery, delivery))
     world.complete("q", delivery)
 
 

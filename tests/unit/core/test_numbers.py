@@ -397,8 +397,7 @@ def test_number_and_time_are_on_every_message(lived: World) -> None:
     assert (dead.sequence_number, dead.enqueued_ms) == (1, sent_at)
     assert (deferred.sequence_number, deferred.enqueued_ms) == (2, sent_at)
     lived.schedule("plain", "d", after_ms=HOUR)
-    shown = lived.browse("plain")
-    assert [(each.sequence_number, each.state) for each in shown] == [
+    assert [(each.sequence_number, each.state) for each in lived.browse("plain")] == [
         (2, State.DEFERRED_LOCKED),
         (3, State.LOCKED),
         (4, State.SCHEDULED),

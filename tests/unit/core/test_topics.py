@@ -127,7 +127,9 @@ def test_an_action_that_gives_a_session_id(lived: World) -> None:
     """Takes the copy into that session: what a rule sets is what counts from then on."""
     lived.topic("t")
     path = lived.subscription(
-        "t", "s", rule("by colour", TrueFilter(), "SET sys.SessionId = colour"),
+        "t",
+        "s",
+        rule("by colour", TrueFilter(), "SET sys.SessionId = colour"),
         requires_session=True,
     )
     lived.send("t", "a", properties=RED)
@@ -231,9 +233,7 @@ def test_adding_and_removing_rules(lived: World) -> None:
 
 
 @pytest.mark.req("T16")
-def test_sql_rules_of_a_topic_are_bounded(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sql_rules_of_a_topic_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of them is run for each message, so they have a limit of their own beside that of
     correlation rules, which are only looked up; over all subscriptions together."""
     assert limits.MAX_SQL_RULES_PER_TOPIC == 2_000

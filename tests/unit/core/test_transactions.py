@@ -46,9 +46,7 @@ def test_all_of_it_at_once(busy: World) -> None:
     for command in (
         settling("in", Disposition.COMPLETE, first, transaction=transaction),
         busy.sending("out", "x", "y", transaction=transaction),
-        settling(
-            "in", Disposition.ABANDON, second, edits=Edits({"n": 1}), transaction=transaction
-        ),
+        settling("in", Disposition.ABANDON, second, edits=Edits({"n": 1}), transaction=transaction),
         busy.sending("t", "z", transaction=transaction),
         settling("in", Disposition.DEAD_LETTER, third, transaction=transaction),
         busy.sending("out", "later", scheduled_ms=busy.now + MINUTE, transaction=transaction),

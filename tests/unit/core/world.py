@@ -482,7 +482,7 @@ def facts(namespace: Namespace) -> dict[str, Sequence[object]]:
             queue.kind,
             queue.settings,
             list(queue.counts),
-            queue.size_bytes,
+            (queue.size_bytes, queue.used_bytes),
             queue.browse(0, _ALL, None),
             queue.last_enqueued_ms,
             [part.last for part in queue.parts],

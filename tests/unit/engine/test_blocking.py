@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from tandem.changes import Mode
 from tandem.clock import ManualClock
 from tandem.core.commands import (
+    Attach,
     CreateQueue,
     DeleteEntity,
     Disposition,
@@ -17,8 +19,11 @@ from tandem.core.commands import (
 )
 from tandem.core.effects import Effect, LinkClosed
 from tandem.engine.blocking import BlockingEngine, open_engine
+from tandem.engine.engine import Tuning
 from tandem.errors import EntityNotFoundError, Refused, StoreError, StoreInUseError
+from tandem.limits import KIB
 from tandem.settings import QueueSettings
+from tandem.store.files import FileStore
 from tests.unit.engine.world import FaultyStore, Plain
 
 
@@ -87,8 +92,6 @@ def test_killed_and_opened_again(tmp_path: Path) -> None:
 def test_other_effects_go_to_the_caller(tmp_path: Path) -> None:
     effects: list[Effect] = []
     with open_engine(tmp_path, decode=Plain, on_effect=effects.append) as engine:
-        from tandem.core.commands import Attach
-
         engine.execute(CreateQueue("q"))
         engine.execute(Attach(1, "q"))
         engine.execute(DeleteEntity("q"))
@@ -106,3 +109,38 @@ def test_a_store_that_fails(tmp_path: Path) -> None:
         engine.close()
     with pytest.raises(StoreError, match="gone"):
         BlockingEngine(FaultyStore(fails_at=1), decode=Plain)
+
+
+def test_threads_files_and_compaction_together(tmp_path: Path) -> None:
+    """Small segments, so that indexes, moves and drops run beside the commits; killed twice. What
+    was kept is there with its bytes, what was completed is not."""
+    tuning = Tuning(
+        segment_bytes=64 * KIB, move_bytes=8 * KIB, group_bytes=16 * KIB, cache_bytes=32 * KIB
+    )
+    rng = random.Random(3)
+    kept: dict[int, bytes] = {}
+    completed: set[int] = set()
+    for life in range(3):
+        store = FileStore(tmp_path, segment_bytes=64 * KIB)
+        engine = BlockingEngine(store, decode=Plain, tuning=tuning)
+        if not life:
+            engine.execute(CreateQueue("q", QueueSettings(max_delivery_count=100)))
+        for delivery in engine.receive("q", 10_000):
+            assert engine.body(delivery.body) == kept[delivery.sequence_number]
+            assert delivery.sequence_number not in completed
+        for _ in range(40):
+            payloads = [rng.randbytes(rng.randrange(3_000)) for _ in range(20)]
+            numbers = engine.execute(Send("q", [Plain(p) for p in payloads]))
+            kept.update(zip(numbers, payloads, strict=True))
+            found = engine.receive("q", 100)
+            done = [d for d in found if rng.random() < 0.9]
+            tokens = [d.token for d in done if d.token is not None]
+            engine.execute(Settle("q", tokens, Disposition.COMPLETE))
+            for delivery in done:
+                del kept[delivery.sequence_number]
+                completed.add(delivery.sequence_number)
+        assert engine.engine.metrics.indexes_saved > 3
+        engine.abandon()
+    with open_engine(tmp_path, decode=Plain) as engine:
+        found = engine.receive("q", 10_000)
+        assert {d.sequence_number: engine.body(d.body) for d in found} == kept

@@ -78,8 +78,12 @@ class Groups:
             ManualClock(),
             Metrics(),
             committed=lambda: self.durable.append(self.committer.durable),
-            failed=self.errors.append,
+            failed=self._failed,
         )
+
+    def _failed(self, error: Exception) -> None:
+        self.errors.append(error)
+        self.committer.stop()
 
     def put(self, data: bytes) -> int:
         committer = self.committer

@@ -15,6 +15,7 @@ from tandem.core.commands import (
     Flow,
     Send,
     Settle,
+    UpdateEntity,
 )
 from tandem.core.effects import Deliver
 from tandem.engine.engine import LATE_READ_MS, RIDE_ALONG_MS, Tuning
@@ -22,6 +23,7 @@ from tandem.errors import (
     CorruptLogError,
     EntityNotFoundError,
     MessageLockLostError,
+    ProtocolError,
     Refused,
     ServerBusyError,
     StoreError,
@@ -266,6 +268,29 @@ def test_a_body_that_rotted_ends_the_engine() -> None:
         world.submit(Send("q", [Plain(b"more")]))
 
 
+def test_rot_found_while_answers_go_out() -> None:
+    """Nobody is answered twice, and nothing is written any more."""
+    store = MemoryStore()
+    world = World(store, tuning=Tuning(cache_bytes=0))
+    world.queue()
+    world.send(b"precious")
+    store._log[bytes(store._log).index(b"precious")] ^= 1
+
+    def look(_: object) -> None:
+        with pytest.raises(CorruptLogError):
+            world.engine.body(1)
+
+    world.engine.submit(Send("q", [Plain(b"a")]), look)
+    after = [world.submit(Send("q", [Plain(b"b")])) for _ in range(3)]
+    world.engine.flush()
+    later = world.submit(Send("q", [Plain(b"c")]))
+    commits = world.engine.metrics.commits
+    world.settle()
+    assert [[type(r) for r in replies] for replies in (*after, later)] == [[CorruptLogError]] * 4
+    assert world.engine.metrics.commits == commits + 1
+    assert len(world.failures) == 1
+
+
 # --- loading --------------------------------------------------------------------------------------
 
 
@@ -277,8 +302,6 @@ def test_what_core_needs_of_the_log_is_loaded() -> None:
     for n in range(250):
         world.submit(Send("from", [Plain(b"%d" % n)]))
     world.settle()
-    from tandem.core.commands import UpdateEntity
-
     world.execute(UpdateEntity("from", QueueSettings(forward_to="to")))
     turns = 0
     while world.engine.next_deadline() <= world.clock.now_ms():
@@ -289,6 +312,38 @@ def test_what_core_needs_of_the_log_is_loaded() -> None:
     world.attach(1, "to")
     found = world.receive(1, 300)
     assert [world.engine.body(d.body) for d in found] == [b"%d" % n for n in range(250)]
+
+
+def test_what_is_gone_before_it_is_loaded() -> None:
+    """The queue is deleted while its messages wait to be read: nothing happens."""
+    world = World(tuning=Tuning(cache_bytes=0))
+    world.queue("to")
+    world.queue("from")
+    for _ in range(250):
+        world.submit(Send("from", [Plain(b"x")]))
+    world.settle()
+    world.execute(UpdateEntity("from", QueueSettings(forward_to="to")))
+    world.engine.tick()
+    world.submit(DeleteEntity("from"))
+    while world.engine.next_deadline() <= world.clock.now_ms():
+        world.engine.tick()
+    world.settle()
+    assert not world.failures
+
+
+def test_a_stored_message_that_cannot_be_read_ends_the_engine() -> None:
+    def undecodable(payload: bytes) -> Plain:
+        raise ProtocolError("what is this")
+
+    world = World()
+    world.queue("to")
+    world.queue("from")
+    world.send(b"x", path="from")
+    world.engine._decode = undecodable
+    world.submit(UpdateEntity("from", QueueSettings(forward_to="to")))
+    with pytest.raises(ProtocolError):
+        world.engine.tick()
+    assert "what is this" in str(world.failures[0])
 
 
 # --- back-pressure --------------------------------------------------------------------------------
@@ -304,7 +359,6 @@ def test_beyond_the_bound_sends_are_refused_and_settling_goes_on() -> None:
     replies = []
     for _ in range(200):
         replies.append(world.submit(Send("q", [Plain(b"x" * 1_000)])))
-    assert world.engine.is_congested
     assert world.engine.staged_bytes < 102 * KIB
     settled = world.submit(Settle("q", [delivery.token], Disposition.COMPLETE))
     world.settle()
@@ -312,7 +366,6 @@ def test_beyond_the_bound_sends_are_refused_and_settling_goes_on() -> None:
     assert 80 <= len(refused) <= 120
     assert all(isinstance(r, ServerBusyError) and r.is_retryable for r in refused)
     assert settled == [None]
-    assert not world.engine.is_congested
     assert world.engine.metrics.refused["com.microsoft:server-busy"] == len(refused)
     world.send(b"again")
 

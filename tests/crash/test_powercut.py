@@ -1,0 +1,69 @@
+"""A short slice of `make powercut`, and the test of the tester."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.crash.powercut import Job, run
+from tests.crash.recording_disk import Killed, RecordingDisk, after_power_cut
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_no_power_cut_loses_what_was_acknowledged(seed: int) -> None:
+    """50 images each: rolled, recycled, dropped and indexed segments, kills, and cuts in the
+    recovery."""
+    assert [what for _, what in run(Job("image", seed, 50)) if what] == []
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_no_flipped_bit_goes_unnoticed(seed: int) -> None:
+    results = [what for _, what in run(Job("flip", seed, 30))]
+    assert set(results) == {"detected", "harmless"}
+
+
+@pytest.mark.parametrize("kind", ["canary", "write", "folder", "file"])
+def test_the_harness_finds_what_is_lost_without_a_sync(kind: str) -> None:
+    """All syncs left out, or one kind of them: if nothing is found, the harness is blind."""
+    results = [what for seed in (1, 2) for _, what in run(Job(kind, seed, 20))]
+    assert any(results)
+
+
+def test_what_was_synced_is_there_and_the_rest_may_be() -> None:
+    disk = RecordingDisk()
+    file = disk.create("f/kept")
+    file.pwrite([b"a" * 2000], 0)
+    file.sync()
+    disk.sync_folder("f")
+    disk.note("promised")
+    file.pwrite([b"b" * 2000], 0)
+    disk.unlink("f/kept")
+    disk.create("f/unsure")
+    rng = random.Random(1)
+    seen = set()
+    for _ in range(200):
+        image = after_power_cut(disk, rng, cut=disk.cuts() - 1)
+        assert image.promised == ["promised"]
+        if "f/kept" in image.names:
+            content = image.open("f/kept").pread(2000, 0)
+            seen.add((len(set(content)), "f/unsure" in image.names))
+        else:
+            seen.add((0, "f/unsure" in image.names))
+    kept = {kinds for kinds, _ in seen}
+    assert {0, 1, 2} <= kept  # gone, old or new, and torn between the two
+    assert max(kept) > 100  # noise
+    assert {is_there for _, is_there in seen} == {True, False}
+
+
+def test_a_kill_leaves_the_cache_and_may_tear_the_last_write() -> None:
+    lengths = set()
+    for seed in range(20):
+        disk = RecordingDisk(seed)
+        file = disk.create("f/x")
+        disk.killed_in = 0
+        with pytest.raises(Killed):
+            file.pwrite([b"0123456789"], 0)
+        disk.restart()
+        lengths.add(disk.open("f/x").size())
+    assert len(lengths) > 4

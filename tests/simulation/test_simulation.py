@@ -1,0 +1,240 @@
+"""The simulator: a slice of `make simulate`, and canaries that show that its checkers see.
+
+A canary is a fault put into the product on purpose; some seed among a few must find it, and name
+the promise that it breaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import pytest
+
+from tandem.changes import Change, Delivered, Enqueued, Mode, Removal, Removed, Returned
+from tandem.core import lifecycle
+from tandem.core.duplicates import Duplicates
+from tandem.core.namespace import Namespace
+from tandem.core.queue import Queue
+from tandem.engine.committer import Committer
+from tandem.engine.engine import Engine
+from tests.simulation.checkers import Violation
+from tests.simulation.mix import draw
+from tests.simulation.run import Verdict, judge
+from tests.simulation.world import World
+
+TEN_MINUTES = 1 / 6
+
+
+@pytest.mark.parametrize("first", range(0, 20, 5))
+def test_no_promise_is_broken(first: int) -> None:
+    """20 seeds of ten minutes, with all their faults."""
+    for seed in range(first, first + 5):
+        verdict = judge(seed, TEN_MINUTES)
+        assert not verdict.violation, verdict
+
+
+def test_same_seed_same_trace() -> None:
+    """A seed is all there is: what it finds can be found again."""
+    for seed in (3, 4):
+        assert World(seed, hours=TEN_MINUTES).run() == World(seed, hours=TEN_MINUTES).run()
+
+
+def test_the_seeds_reach_what_they_are_for() -> None:
+    """Every feature, both stores, and every kind of fault."""
+    mixes = [draw(seed) for seed in range(100)]
+    assert {name for mix in mixes for name in mix.features} >= {"sessions", "topics", "levels"}
+    assert 20 < sum(mix.is_on_files for mix in mixes) < 80
+    assert any(mix.leaps for mix in mixes)
+    verdicts = [judge(seed, TEN_MINUTES) for seed in range(20, 32)]
+    seen = {name for verdict in verdicts for name in verdict.counts}
+    assert {"crashes", "crashes in recovery", "torn", "disk errors", "clean stops"} <= seen
+    assert all(not verdict.violation for verdict in verdicts)
+
+
+# --- canaries -------------------------------------------------------------------------------------
+
+
+def caught(
+    seeds: Collection[int], *, hours: float = 0.5, forgets: Collection[str] = ()
+) -> Verdict | None:
+    """The first verdict that is a violation."""
+    for seed in seeds:
+        verdict = judge(seed, hours, forgets=forgets)
+        if verdict.violation:
+            return verdict
+    return None
+
+
+def busy_seeds(count: int, *features: str, on_files: bool | None = None) -> list[int]:
+    """Seeds that crash, and that have these features."""
+    found: list[int] = []
+    seed = 1_000
+    while len(found) < count:
+        mix = draw(seed)
+        if mix.crashes >= 6 and set(features) <= set(mix.features):
+            if on_files is None or mix.is_on_files == on_files:
+                found.append(seed)
+        seed += 1
+    return found
+
+
+def expect(verdict: Verdict | None, *promises: str) -> None:
+    assert verdict is not None, "the checkers are blind"
+    assert verdict.violation.split(":")[0] in promises, verdict
+
+
+def test_canary_answers_before_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that lets answers and deliveries out before they are durable."""
+    take, release = Engine._take, Engine._release
+
+    def hasty_release(engine: Engine) -> None:
+        durable = engine._committer.durable
+        engine._committer.durable = 1 << 60
+        try:
+            release(engine)
+        finally:
+            engine._committer.durable = durable
+
+    def hasty_take(engine: Engine, *arguments: Any) -> None:
+        take(engine, *arguments)
+        engine._release()
+
+    monkeypatch.setattr(Engine, "_release", hasty_release)
+    monkeypatch.setattr(Engine, "_take", hasty_take)
+    expect(caught(busy_seeds(10)), "P1", "P2", "P3", "P5", "P8")
+
+
+def test_canary_a_write_that_is_not_synced() -> None:
+    """A log whose groups are written and not synced: a power cut loses what was acknowledged."""
+    expect(caught(busy_seeds(10, on_files=True), forgets={"write"}), "P1", "P2", "P3", "P5", "P8")
+
+
+def replay_without(kind: Callable[[Change], bool]) -> Callable[[Namespace, Change], None]:
+    replay = Namespace.replay
+
+    def forgetful(namespace: Namespace, change: Change) -> None:
+        if not kind(change):
+            replay(namespace, change)
+
+    return forgetful
+
+
+def test_canary_completion_forgotten_at_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A core that does not play completions again: they come back."""
+
+    def is_completion(change: Change) -> bool:
+        return isinstance(change, Removed) and change.reason == Removal.COMPLETED
+
+    monkeypatch.setattr(Namespace, "replay", replay_without(is_completion))
+    expect(caught(busy_seeds(6)), "P2", "P5")
+
+
+def test_canary_taken_forgotten_at_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A core that does not play receive-and-delete again: a second delivery."""
+
+    def is_taking(change: Change) -> bool:
+        return isinstance(change, Delivered) and change.mode == Mode.RECEIVE_AND_DELETE
+
+    monkeypatch.setattr(Namespace, "replay", replay_without(is_taking))
+    expect(caught(busy_seeds(10, "takes")), "P3")
+
+
+def test_canary_returns_forgotten_at_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A core that forgets what was abandoned: the deliveries before are not counted."""
+    monkeypatch.setattr(
+        Namespace, "replay", replay_without(lambda change: isinstance(change, Returned))
+    )
+    assert caught(busy_seeds(10)) is not None
+
+
+def test_canary_a_group_in_two_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that puts the changes of one command into several groups: half a transaction, half
+    a dead-lettering."""
+    stage = Engine._stage
+
+    def piecemeal(engine: Engine, changes: list[Change]) -> None:
+        for change in changes:
+            stage(engine, [change])
+            if isinstance(change, Enqueued | Removed):
+                engine._committer.cut()
+
+    monkeypatch.setattr(Engine, "_stage", piecemeal)
+    expect(caught(busy_seeds(40, "transactions")), "P1", "P2", "P6", "P9")
+
+
+def test_canary_duplicates_forgotten_at_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A core whose duplicate history does not survive."""
+    replay = Namespace.replay
+
+    def forgetful(namespace: Namespace, change: Change) -> None:
+        if isinstance(change, Enqueued):
+            change = change._replace(duplicate_key=None)
+        replay(namespace, change)
+
+    monkeypatch.setattr(Namespace, "replay", forgetful)
+    monkeypatch.setattr(Duplicates, "load", classmethod(lambda cls, source: _emptied(source)))
+    expect(caught(busy_seeds(10, "duplicates")), "P8")
+
+
+def _emptied(source: Any) -> Duplicates:
+    for _ in range(source.number()):
+        source.text()
+        source.number()
+    return Duplicates()
+
+
+def test_canary_schedules_come_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A core that activates a scheduled message a second before its time."""
+    activate = lifecycle.activate_due
+    monkeypatch.setattr(
+        lifecycle, "activate_due", lambda queue, now: activate(queue, now + 1_000)
+    )
+    expect(caught(busy_seeds(10, "schedules")), "P7")
+
+
+def test_canary_a_number_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue that does not learn its last number from an index."""
+    load = Queue.load
+
+    def forgetful(queue: Queue, source: Any) -> None:
+        load(queue, source)
+        for part in queue.parts:
+            part.last = max(0, part.last - 1)
+
+    monkeypatch.setattr(Queue, "load", forgetful)
+    assert caught(busy_seeds(10)) is not None
+
+
+def test_canary_a_lock_for_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue that gives a locked message to the next who asks."""
+    lock = Queue.lock
+
+    def leaky(queue: Queue, number: int, *arguments: Any) -> None:
+        lock(queue, number, *arguments)
+        if queue.sessions is None and number % 7 == 0:
+            queue.locks.move_to_end(number)
+            queue.locks[number] = queue.locks[number]._replace(until_ms=0)
+            queue.locks.move_to_end(number, last=False)
+            queue.book.wake(queue, 0)
+
+    monkeypatch.setattr(Queue, "lock", leaky)
+    expect(caught(busy_seeds(6)), "P4")
+
+
+def test_canary_a_commit_that_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A committer that now and then says "written" without having written."""
+    write = Committer._write
+
+    def lazy(committer: Committer, body: list[Any]) -> tuple[int, int]:
+        committer.__dict__["turn"] = turn = committer.__dict__.get("turn", 0) + 1
+        if turn % 50 == 0:
+            return committer._store.end + 40 + sum(map(len, body)), 0
+        return write(committer, body)
+
+    monkeypatch.setattr(Committer, "_write", lazy)
+    assert caught(busy_seeds(6)) is not None
+
+
+def test_a_violation_says_which_promise() -> None:
+    assert str(Violation("P1", "a message is lost")) == "P1: a message is lost"
