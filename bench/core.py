@@ -1,7 +1,7 @@
 """What the heart costs: `make bench-core`.
 
-Each figure is CPU time or a ratio within this run where it can be, because wall-clock rates move with
-the neighbours. Nothing here is asserted; the figures are for people, in docs/performance.md.
+Each figure is CPU time or a ratio within this run where it can be, because wall-clock rates move
+with the neighbours. Nothing here is asserted; the figures are for people, in docs/performance.md.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def say(name: str, value: str) -> None:
     print(f"  {name:<62}{value}", flush=True)
 
 
-# --- core alone -------------------------------------------------------------------------------------
+# --- core alone -----------------------------------------------------------------------------------
 
 
 def core_alone(count: int) -> None:
@@ -109,7 +109,7 @@ def _delivered(effects: object) -> list:  # type: ignore[type-arg]
     return effect.deliveries
 
 
-# --- through the durable log -------------------------------------------------------------------------
+# --- through the durable log ----------------------------------------------------------------------
 
 
 def through_the_log(folder: Path, count: int, group: int) -> None:
@@ -194,7 +194,7 @@ def _threads_cpu() -> dict[str, float]:
     return result
 
 
-# --- a million waiting -------------------------------------------------------------------------------
+# --- a million waiting ----------------------------------------------------------------------------
 
 _FILL = """
 import sys
@@ -285,7 +285,7 @@ def _size(folder: Path) -> int:
     return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
 
 
-# --- the limits of this machine -----------------------------------------------------------------------
+# --- the limits of this machine -------------------------------------------------------------------
 
 
 def the_disk(folder: Path) -> None:

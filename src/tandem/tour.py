@@ -1,8 +1,8 @@
 """A short tour of the heart in a terminal: `make demo`.
 
-Send, lock, abandon to the dead-letter queue, schedule, then kill -9 a loaded process and recover what
-it had acknowledged. Everything is real: the engine, the log on disk, the killed process. Each step
-checks what it shows, and the tour ends with exit code 1 if something is not as it says.
+Send, lock, abandon to the dead-letter queue, schedule, then kill -9 a loaded process and recover
+what it had acknowledged. Everything is real: the engine, the log on disk, the killed process. Each
+step checks what it shows, and the tour ends with exit code 1 if something is not as it says.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def message(text: str, scheduled_ms: int | None = None) -> AmqpMessage:
 
 def shown(engine: BlockingEngine, delivery: Delivery) -> str:
     text = AmqpMessage(engine.body(delivery.body)).message_id
-    return f"#{delivery.sequence_number} {text!r}, delivered {delivery.delivery_count} times before"
+    times = f"{delivery.delivery_count} time{'' if delivery.delivery_count == 1 else 's'}"
+    return f"#{delivery.sequence_number} {text!r}, delivered {times} before"
 
 
 def settle(engine: BlockingEngine, deliveries: Sequence[Delivery], how: Disposition) -> None:
@@ -82,7 +83,7 @@ def to_the_dead_letters(engine: BlockingEngine) -> None:
         settle(engine, deliveries, Disposition.ABANDON)
     (dead,) = engine.execute(Browse(DEAD_LETTERS, 0, 10))
     reason = decode_edits(dead.edits).properties["DeadLetterReason"]
-    tell(f"in the dead-letter queue: #{dead.sequence_number}, because {reason}")
+    tell(f"in the dead-letter queue: #{dead.sequence_number}, because {reason!r}")
     check(reason == "MaxDeliveryCountExceeded", "dead-lettered after 3 deliveries")
     (rest,) = engine.receive(QUEUE, 10)
     settle(engine, [rest], Disposition.COMPLETE)

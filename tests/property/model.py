@@ -106,8 +106,13 @@ class Entity:
         return target
 
     @property
-    def keeps(self) -> bool:
-        return self.target is None and self.kind != EntityKind.TOPIC
+    def passes_on(self) -> bool:
+        return self.target is not None or self.kind == EntityKind.TOPIC
+
+    @property
+    def serves(self) -> bool:
+        """A dead letter that cannot go on is received where it is."""
+        return self.is_dead or not self.passes_on
 
 
 @dataclass
@@ -193,8 +198,11 @@ class Model:
     def UpdateEntity(self, command: c.UpdateEntity, now: int) -> None:
         self.at(command.path)
         for path in (command.path, f"{command.path}/{DEAD_LETTER}"):
-            self.entities[path].settings = command.settings
-            self.entities[path].passes_on_at = now
+            entity = self.entities[path]
+            entity.settings, entity.passes_on_at = command.settings, now
+            priority = entity.asks("priority")
+            for item in entity.items:
+                item.level = min(item.level, priority.levels - 1 if priority else 0)
             for number, link in list(self.links.items()):
                 if link.path == path and not command.settings.status.allows_receive:
                     self.close(number, errors.EntityDisabledError, now)
@@ -305,7 +313,8 @@ class Model:
                 edits = replace(item.edits, system={**marks, **item.edits.system})
                 self.arrive(entity.target, item.message, now, edits, item.hops + 1)
             elif entity.is_dead:
-                entity.passes_on_at = min(entity.passes_on_at, now + RETRY_MS)
+                if item.hops < MAX_FORWARD_HOPS:
+                    entity.passes_on_at = min(entity.passes_on_at, now + RETRY_MS)
             else:
                 self.dead_letter(path, item, now, reason)
 
@@ -430,7 +439,7 @@ class Model:
             while in_vain < len(entity.hungry):
                 number = entity.hungry.pop(0)
                 link = self.links[number]
-                item = self.best(entity, link, now) if entity.keeps else None
+                item = self.best(entity, link, now) if entity.serves else None
                 in_vain += 1
                 if item is not None:
                     in_vain = 0
@@ -513,6 +522,8 @@ class Model:
 
     def ReceiveDeferred(self, command: c.ReceiveDeferred, now: int) -> list[Item]:
         entity = self.holder(command.path)
+        if not entity.settings.status.allows_receive:
+            raise errors.EntityDisabledError(command.path)
         items = []
         for number in command.sequence_numbers:
             items.append(self.find(entity, number, State.DEFERRED))
@@ -588,6 +599,8 @@ class Model:
             self.entities[path].items.remove(item)
 
     def Renew(self, command: c.Renew, now: int) -> list[int]:
+        if self.holder(command.path).has_sessions:
+            raise errors.NotAllowedError
         items = [self.locked(command.path, token, now) for token in command.tokens]
         for item in items:
             item.until = now + self.entities[command.path].settings.lock_duration_ms
@@ -720,7 +733,7 @@ class Model:
                 elif item.is_locked and not entity.has_sessions:
                     give_back = partial(self.give_back, path, item, now, is_counted=True)
                     yield item.until, 0, give_back
-            if not entity.keeps:
+            if entity.passes_on:
                 yield max(now, entity.passes_on_at), 1, partial(self.pass_all_on, path, now)
         for number, link in self.links.items():
             if link.session is c.NEXT_SESSION:

@@ -338,10 +338,10 @@ class Client:
             if isinstance(reply, Refused):
                 deed.disprove()
             elif reply is not UNKNOWN:
+                rows = world.read(reply)
                 for copy in copies:
                     if deed in copy.doubts:
                         copy.doubts.remove(deed)
-                rows = world.read(reply)
                 ledger.received_deferred(place, link, rows, mode, asked, world.now_ms)
                 then(reply)
 

@@ -52,6 +52,10 @@ class Interrupted(Exception):
     """A crash in the middle of a recovery."""
 
 
+class Unreadable(Exception):
+    """The disk has failed: what was handed out reaches nobody."""
+
+
 class TornLane(SteppedLane):
     def tear(self) -> bool:
         """Do the oldest job, and never report it: the crash comes first."""
@@ -173,13 +177,20 @@ class World:
             self.counts["refused"] += 1
             self.counts[f"refused: {type(reply).__name__}"] += 1
         self.tell(f"{order}! {_shown_reply(reply)}")
-        then(reply)
+        try:
+            then(reply)
+        except Unreadable:
+            then(UNKNOWN)
 
     def _effect(self, effect: Effect) -> None:
         match effect:
             case Deliver(link, deliveries):
                 self.tell(f"link {link} gets {[d.sequence_number for d in deliveries]}")
-                self.ledger.delivered(link, self.read(deliveries), self.now_ms)
+                try:
+                    rows = self.read(deliveries)
+                except Unreadable:
+                    return
+                self.ledger.delivered(link, rows, self.now_ms)
                 if (owner := self._owners.get(link)) is not None:
                     owner.delivered(link, deliveries)
             case SessionGranted(link, session_id, until):
@@ -197,7 +208,12 @@ class World:
 
     def read(self, deliveries: Sequence[Delivery]) -> list[tuple[Delivery, bytes]]:
         assert self._engine is not None
-        return [(delivery, self._engine.body(delivery.body)) for delivery in deliveries]
+        try:
+            return [(delivery, self._engine.body(delivery.body)) for delivery in deliveries]
+        except StoreError as error:
+            if self._failure is None:
+                raise Violation("P13", f"a body cannot be read: {error}") from error
+            raise Unreadable from error
 
     def _failed(self, error: StoreError) -> None:
         self.tell(f"the engine failed: {error}")
@@ -461,7 +477,11 @@ class World:
 
     def _tick(self) -> None:
         assert self._engine is not None
-        self._engine.tick()
+        try:
+            self._engine.tick()
+        except StoreError as error:
+            if self._failure is None:
+                raise Violation("P13", f"tick raised {error}, but nothing has failed") from error
         self.counts["ticks"] += 1
         if self._failure is None and self._engine.next_deadline() <= self._clock.now_ms():
             self._not_before_ms = self._time_ms + STUCK_MS

@@ -104,6 +104,16 @@ class Lane:
             return back[0] if back and back[0] < index else index
         return back[0] if back else None
 
+    @property
+    def has_returns(self) -> bool:
+        return bool(self._back)
+
+    def drop_many(self, count: int) -> None:
+        """Take away the first `count` numbers of the first run."""
+        self.runs[self.head] += count
+        if self.runs[self.head] == self.runs[self.head + 1]:
+            self._advance()
+
     def drop(self, index: int) -> None:
         """Take away the number that `first` just gave."""
         back = self._back
@@ -170,6 +180,18 @@ class Ready:
 
     def put_back(self, index: int, level: int) -> None:
         self._lanes[level].put_back(index)
+
+    def only_run(self) -> tuple[int, int] | None:
+        """The numbers start ≤ n < end that are next, in a row, if it is as simple as that: one
+        level, and nothing that came back. Whether their messages still wait is not said."""
+        lane = self._lanes[0]
+        if len(self._lanes) > 1 or lane.has_returns or lane.head >= len(lane.runs):
+            return None
+        return lane.runs[lane.head], lane.runs[lane.head + 1]
+
+    def take_run(self, count: int) -> None:
+        """Take the first `count` numbers of `only_run`."""
+        self._lanes[0].drop_many(count)
 
     def first(self, now: Millis) -> Next | None:
         """The message that is next; `take` takes it."""

@@ -21,7 +21,8 @@ from tandem.core.commands import NEXT_SESSION, NextSession
 from tandem.core.effects import Attached, Deliver, Delivery, LinkClosed, SessionGranted
 from tandem.core.ready import Next, Ready
 from tandem.core.sessions import Session
-from tandem.core.tokens import NUMBER_MASK
+from tandem.core.state import State, Trigger, after
+from tandem.core.tokens import NUMBER_MASK, TOKEN
 from tandem.errors import (
     NotAllowedError,
     OperationTimeoutError,
@@ -186,12 +187,13 @@ class Receivers:
         served: dict[int, Receiver] = {}
         hungry = self._hungry
         while hungry:
-            following = lifecycle.next_message(queue, now)
-            if following is None:
-                break
-            part, chosen = following
             receiver = next(iter(hungry.values()))
-            self._hand_out(receiver, part.ready, part, chosen, now)
+            if len(hungry) > 1 or not self._hand_out_run(receiver, now):
+                following = lifecycle.next_message(queue, now)
+                if following is None:
+                    break
+                part, chosen = following
+                self._hand_out(receiver, part.ready, part, chosen, now)
             link = receiver.link
             served[link] = receiver
             if receiver.credit == 0:
@@ -253,6 +255,64 @@ class Receivers:
         receiver.rows += DELIVERED_ROW.pack(
             number, nonce, size, delivery.delivery_count, delivery.level
         )
+
+    def _hand_out_run(self, receiver: Receiver, now: Millis) -> bool:
+        """Several at once where that is all there is to it: one receiver, one partition, no levels,
+        and messages in a row that wait in their order. False: not so, take the long way."""
+        queue = self._queue
+        part = queue.parts[0]
+        run = part.ready.only_run() if len(queue.parts) == 1 else None
+        found = None if run is None else part.table.find(run[0])
+        if run is None or found is None or receiver.mode != Mode.PEEK_LOCK:
+            return False
+        chunk, first = found
+        shift = run[0] - first
+        until, link, nonce = now + queue.lock_ms, receiver.link, receiver.nonce
+        indexes, states, sizes, bodies = chunk.indexes, chunk.states, chunk.sizes, chunk.bodies
+        enqueued, expires, counts, edits = chunk.enqueued, chunk.expires, chunk.counts, queue.edits
+        locks, rows, append = queue.locks, receiver.rows, receiver.deliveries.append
+        locked = after(State.WAITING, Trigger.LOCK)
+        end = min(len(indexes), first + receiver.credit, run[1] - shift)
+        row = first
+        while row < end:
+            if indexes[row] != row + shift or states[row] != State.WAITING:
+                break
+            if expires is not None and expires[row] <= now:
+                break
+            number = part.high | ((row + shift + part.origin) & part.mask)
+            nonce = (nonce + 1) & NUMBER_MASK
+            count = 0 if counts is None else counts[row]
+            states[row] = locked
+            locks[number] = (until, nonce, link)
+            rows += DELIVERED_ROW.pack(number, nonce, sizes[row], count, 0)
+            token = TOKEN.pack(number, nonce)
+            own_edits = edits.get(number) if edits else None
+            append(
+                Delivery(
+                    number,
+                    bodies[row],
+                    token,
+                    until,
+                    count,
+                    enqueued[row],
+                    State.LOCKED,
+                    0,
+                    None,
+                    own_edits,
+                )
+            )
+            row += 1
+        given = row - first
+        if not given:
+            return False
+        part.ready.take_run(given)
+        queue.counts[State.WAITING] -= given
+        queue.counts[locked] += given
+        receiver.credit -= given
+        receiver.nonce = nonce
+        if until < queue.wakes_at:
+            queue.book.wake(queue, until)
+        return True
 
     def _deliver(self, receiver: Receiver, now: Millis) -> None:
         queue = self._queue

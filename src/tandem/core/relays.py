@@ -21,12 +21,14 @@ from tandem.core.queue import Queue
 from tandem.core.registry import Registry
 from tandem.core.sql_context import Context
 from tandem.core.state import State
-from tandem.errors import EntityDisabledError, NotAllowedError, Refused
+from tandem.errors import EntityDisabledError, Refused
 from tandem.model import NO_EDITS, Edits, Message, Millis, Timestamp, Value
 from tandem.settings import SubscriptionSettings
 
 RELAY_RETRY_MS: Final = 5_000
 """When forwarding out of a dead-letter queue fails there is nowhere else to go: it is retried."""
+
+SESSION_ID_IS_NULL: Final = "Session ID is null."
 
 
 class Relays:
@@ -61,15 +63,16 @@ class Relays:
         if found.chunk.hop(found.row) >= limits.MAX_FORWARD_HOPS:
             text = f"The message was forwarded {limits.MAX_FORWARD_HOPS} times."
             return "MaxTransferHopCountExceeded", text
+        target: Queue | None = None
         try:
             target = self._registry.find(source.relays_to)
             if not target.takes_sends:
                 raise EntityDisabledError(target.path)
             lifecycle.check(target, message)
             lifecycle.check_room(target, len(message.payload))
-        except NotAllowedError as error:
-            return "Session ID is null.", str(error)
         except Refused as error:
+            if target is not None and target.sessions is not None and message.session_id is None:
+                return SESSION_ID_IS_NULL, str(error)
             return type(error).__name__.removesuffix("Error"), str(error)
         return None
 
@@ -150,9 +153,7 @@ class Relays:
         if failed is not None:
             lifecycle.bury(subscription, number, "FilterEvaluationException", failed, now)
         elif subscription.sessions is not None and seen.session_id is None:
-            lifecycle.bury(
-                subscription, number, "Session ID is null.", lifecycle.NO_SESSION_ID, now
-            )
+            lifecycle.bury(subscription, number, SESSION_ID_IS_NULL, lifecycle.NO_SESSION_ID, now)
         else:
             self._arrived(subscription, number, seen, now)
 
@@ -162,9 +163,12 @@ class Relays:
             return
         is_stuck = False
         for number, message in command.messages.items():
-            if number not in queue.loading:
+            found = queue.find(number)
+            if number not in queue.loading or found is None:
                 continue
-            if queue.is_relay:
+            if found.chunk.states[found.row] != State.WAITING:
+                del queue.loading[number]  # locked meanwhile: forwarding was off for a while
+            elif queue.is_relay:
                 edits = decode_edits(queue.edits.get(number))
                 is_stuck |= not self.relay(queue, number, laid_over(message, edits), now)
             else:

@@ -131,9 +131,7 @@ class Engine:
             segment_bytes=self._tuning.segment_bytes,
             move_bytes=self._tuning.move_bytes,
         )
-        self._waiting: deque[tuple[int, Done | None, Reply, Sequence[Effect], Sequence[int]]] = (
-            deque()
-        )
+        self._waiting: deque[_Waiting] = deque()
         """(group that must be durable, who waits, the answer, effects, bodies to free after), in
         the order of the commands. The groups never decrease, so only the head is ever looked at."""
         self._needed = 0

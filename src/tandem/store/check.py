@@ -20,7 +20,7 @@ from zlib import crc32
 from tandem.errors import StoreError, StoreInUseError
 from tandem.store.api import GROUP_HEADER
 from tandem.store.disk import Disk, File, RealDisk
-from tandem.store.files import Segment, index_name, log_name
+from tandem.store.folder import Segment, index_name, log_name
 from tandem.store.segment import (
     GROUP,
     HEAD,

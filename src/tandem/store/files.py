@@ -1,19 +1,13 @@
 """The log in segment files, the default store: see docs/log-format.md for every byte.
 
-What lives here: which files there are, when they are written, synced, renamed and removed, and what
-an open after a crash makes of them. What does not: the bytes of a header (`segment.py`), the system
-calls (`disk.py`), what a group means (`records.py`), and telling an operator (`check.py`).
+What lives here: when files are written, synced, renamed and removed, and how the end is found after
+a crash. What does not: which files belong together (`folder.py`), the bytes of a header
+(`segment.py`), the system calls (`disk.py`), what a group means (`records.py`), and telling an
+operator (`check.py`).
 
 The rule: a name is only given to a file that is whole and synced, and a group is only written when
 all before it is durable. So after a power cut a file with a final name and a bad header, or a bad
 group with anything behind it, is rot and never a crash: the open refuses and says where.
-
-    0000000000000000.log   segment; the name is the place of its first group, in hexadecimal
-    0000000000a3f018.index index of all before that place
-    floor                  nothing before this place is needed any more
-    *.spare                a dropped segment, to be used again: overwriting syncs faster
-    *.new                  not finished; removed by the next open
-    lock                   held by the process that has the store open
 
 Threads: `append` and `mark_idle` belong to one thread, `save_index`, `drop_before` and `backup` to
 any, `read`, `replay` and the properties to all.
@@ -27,7 +21,6 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
-from operator import attrgetter
 from threading import Lock
 from typing import Final
 from zlib import crc32
@@ -35,6 +28,15 @@ from zlib import crc32
 from tandem.errors import CorruptLogError, StoreError, StoreInUseError
 from tandem.store.api import GROUP_HEADER, Buffer, Group, Index
 from tandem.store.disk import Disk, File, RealDisk
+from tandem.store.folder import (
+    Segment,
+    base_of,
+    corrupt,
+    index_name,
+    log_name,
+    no_floor,
+    survey,
+)
 from tandem.store.segment import (
     GROUP,
     HEAD,
@@ -49,10 +51,7 @@ from tandem.store.segment import (
     pack_group,
     pack_index,
     pack_segment,
-    unpack_floor,
     unpack_group,
-    unpack_index,
-    unpack_segment,
 )
 
 SEGMENT_BYTES: Final = 64 << 20
@@ -62,38 +61,6 @@ SPARES: Final = 1
 MAX_GROUP: Final = 0x7FFF_0000
 """Linux writes at most this much in one call."""
 _COPY: Final = 1 << 20
-
-
-class Segment:
-    """One file of the log."""
-
-    __slots__ = ("base", "file", "header", "is_dropped", "name", "size")
-
-    def __init__(self, name: str, header: SegmentHeader, size: int) -> None:
-        self.name = name
-        self.header = header
-        self.base = header.base
-        self.size = size
-        self.file: File | None = None
-        self.is_dropped = False
-
-    def offset(self, place: int) -> int:
-        return HEADER + place - self.base
-
-    def has_room(self, place: int, length: int) -> bool:
-        """For a group of that length at `place`, and a mark behind it."""
-        return self.offset(place) + length + GROUP_HEADER <= self.size
-
-
-_base = attrgetter("base")
-
-
-def log_name(place: int) -> str:
-    return f"{place:016x}.log"
-
-
-def index_name(place: int) -> str:
-    return f"{place:016x}.index"
 
 
 class FileStore:
@@ -200,7 +167,7 @@ class FileStore:
         end = self._tail[0]
         if not segments[0].base <= place <= end:
             raise StoreError(f"place {place} is not in the log ({segments[0].base} to {end})")
-        found = bisect_right(segments, place, key=_base)
+        found = bisect_right(segments, place, key=base_of)
         segment = segments[found - 1]
         if found < len(segments):
             end = segments[found].base
@@ -224,7 +191,7 @@ class FileStore:
         end, _ = self._tail
         if not segments[0].base <= place <= end:
             raise StoreError(f"place {place} is not in the log ({segments[0].base} to {end})")
-        return self._replay(segments[bisect_right(segments, place, key=_base) - 1 :], place, end)
+        return self._replay(segments[bisect_right(segments, place, key=base_of) - 1 :], place, end)
 
     def _replay(self, segments: list[Segment], place: int, end: int) -> Iterator[Group]:
         number: int | None = None
@@ -232,9 +199,7 @@ class FileStore:
             limit = end if following is None else min(end, following.base)
             if place == segment.base:
                 if number not in (None, segment.header.first_group):
-                    raise _corrupt(
-                        Damage("groups are missing before this segment", 0), segment.name
-                    )
+                    raise corrupt(Damage("groups are missing before this segment", 0), segment.name)
                 number = segment.header.first_group
             with self._failing("cannot read"):
                 file = self._file(segment)
@@ -244,7 +209,7 @@ class FileStore:
             except Damage as damage:
                 if segment.is_dropped:  # and perhaps written again
                     raise _dropped(segment) from None
-                raise _corrupt(damage, segment.name) from None
+                raise corrupt(damage, segment.name) from None
             except OSError as error:
                 raise self._failed("cannot read", error) from error
             self.warnings += [
@@ -259,7 +224,7 @@ class FileStore:
             if place > max(self._indexes, default=0):
                 raise StoreError(f"place {place} is behind the last index")
             segments = self._segments
-            floor = segments[max(0, bisect_right(segments, place, key=_base) - 1)].base
+            floor = segments[max(0, bisect_right(segments, place, key=base_of) - 1)].base
             if floor > self._floor:
                 # First of all, so that a missing file is known to be dropped, not lost.
                 self._replace("floor", [pack_floor(floor)])
@@ -299,11 +264,11 @@ class FileStore:
                 del self._indexes[place]
             if self._floor > 0:
                 damage = Damage("no usable index, and the log before it was dropped", 0)
-                raise _corrupt(damage, self._bad_index or "*.index")
+                raise corrupt(damage, self._bad_index or "*.index")
             return None
 
     def _spurn_index(self, name: str, what: str) -> None:
-        self.warnings.append(f"{name}: {what}; an older one is used")
+        self.warnings.append(f"{name}: {what}")
         self._bad_index = name
 
     def bytes_on_disk(self) -> int:
@@ -335,7 +300,7 @@ class FileStore:
     def locate(self, place: int) -> tuple[str, int]:
         """The file and the offset of a place, for the words of an error."""
         segments = self._segments
-        segment = segments[max(0, bisect_right(segments, place, key=_base) - 1)]
+        segment = segments[max(0, bisect_right(segments, place, key=base_of) - 1)]
         return segment.name, segment.offset(place)
 
     def backup(self, target: str | os.PathLike[str]) -> int:
@@ -396,93 +361,28 @@ class FileStore:
             raise StoreInUseError(f"{self.folder} is in use by another process")
         # A killed process may have left names that only the cache knows.
         self._disk.sync_folder(self.folder)
-        names = self._disk.list_folder(self.folder)
-        for name in names:
-            if name.endswith(".new"):
-                self._disk.unlink(self._path(name))
-        self._find_spares(names)
-        self._find_indexes(names)
-        self._find_segments(names)
-        self._find_end()
-        if "floor" not in names:
-            # The very first open writes it second. Later it is never missing.
-            if self.end > 0:
-                raise _corrupt(_NO_FLOOR, "floor")
-            self._replace("floor", [pack_floor(0)])
-
-    def _find_spares(self, names: list[str]) -> None:
-        for name in names:
-            if name.endswith(".spare"):
-                fits = self._disk.open(self._path(name)).size() == self._segment_bytes
-                if fits and self._recycle and len(self._spares) < SPARES:
-                    self._spares.append(name)
-                else:
-                    self._disk.unlink(self._path(name))
-
-    def _find_indexes(self, names: list[str]) -> None:
-        for name in names:
-            if name.endswith(".index"):
-                try:
-                    header = unpack_index(self._disk.open(self._path(name)).pread(HEAD, 0), name)
-                    if name != index_name(header.place):
-                        raise Damage("the index belongs to another place", 0)
-                except Damage as damage:
-                    self._spurn_index(name, damage.what)
-                else:
-                    self._indexes[header.place] = header
-
-    def _find_segments(self, names: list[str]) -> None:
-        logs = [name for name in names if name.endswith(".log")]
-        if not logs:
-            others = [name for name in names if name == "floor" or name.endswith(".index")]
-            if others:
-                raise _corrupt(
-                    Damage("all segments are missing, this speaks of them", 0), others[0]
-                )
+        found = survey(self._disk, self.folder, keeps_dropped=self._has_retention)
+        self.warnings += found.warnings
+        self._bad_index = found.bad_index
+        self._indexes = found.indexes
+        self._floor = found.floor
+        for name, size in found.spares:
+            if size == self._segment_bytes and self._recycle and len(self._spares) < SPARES:
+                self._spares.append(name)
+            else:
+                found.leftovers.append(name)
+        for name in found.leftovers:
+            self._disk.unlink(self._path(name))
+        if found.segments:
+            self._segments = found.segments
+            self._find_end()
+        else:
             self._create_segment(SegmentHeader(0, 1, 1, self._life()), 0)
-            return
-        if "floor" not in names and logs != [log_name(0)]:
-            raise _corrupt(_NO_FLOOR, "floor")
-        floor = self._read_floor() if "floor" in names else 0
-        if floor is not None and not self._has_retention:
-            # What a drop left behind when it was interrupted. Its header does not matter.
-            leftovers = [name for name in logs if name < log_name(floor)]
-            for name in leftovers:
-                self._disk.unlink(self._path(name))
-            logs = logs[len(leftovers) :]
-        segments = [self._read_segment(name) for name in logs]
-        first = max(0, len(segments) - 1)
-        while first > 0 and _follows(segments[first - 1], segments[first]):
-            first -= 1
-        if floor is None and first == 0:
-            # The files are without a gap: with one fault at a time, none of them is missing.
-            floor = segments[0].base
-            self._replace("floor", [pack_floor(floor)])
-        if floor is None or floor not in map(_base, segments[first:]):
-            damage = Damage("a segment before this one is missing or too short", 0)
-            raise _corrupt(damage, segments[first].name if segments else "floor")
-        for segment in segments[:first]:
-            self._disk.unlink(self._path(segment.name))
-        self._segments = segments[first:]
-        self._floor = floor
-        self._indexes = {p: h for p, h in self._indexes.items() if p >= floor}
-
-    def _read_floor(self) -> int | None:
-        try:
-            return unpack_floor(self._disk.open(self._path("floor")).pread(HEAD, 0), "floor")
-        except Damage as damage:
-            self.warnings.append(f"floor: {damage.what}")
-            return None
-
-    def _read_segment(self, name: str) -> Segment:
-        file = self._disk.open(self._path(name))
-        try:
-            header = unpack_segment(file.pread(HEAD, 0), name)
-            if name != log_name(header.base):
-                raise Damage("the segment belongs to another place", 0)
-        except Damage as damage:
-            raise _corrupt(damage, name) from None
-        return Segment(name, header, file.size())
+        if found.has_no_floor and self.end > 0:
+            # The very first open writes it second. Later it is never missing.
+            raise no_floor()
+        if found.has_no_floor or found.is_floor_damaged:
+            self._replace("floor", [pack_floor(self._floor)])
 
     def _find_end(self) -> None:
         """Walk the last segment, and cut what a crash left half written behind its last group."""
@@ -498,7 +398,7 @@ class FileStore:
             # All before an index was durable when it was saved: the end is not before it.
             place, number = known, self._indexes[known].next_group
             if active.offset(place) > active.size:
-                raise _corrupt(Damage("the file is too short", active.size), active.name)
+                raise corrupt(Damage("the file is too short", active.size), active.name)
         walk = Walk(file, active.header, place, number=number)
         try:
             for _ in walk:
@@ -506,7 +406,7 @@ class FileStore:
         except Damage as damage:
             # A write that was never acknowledged is the last thing in the log.
             if find_later(file, active.header, walk.place) is not None:
-                raise _corrupt(damage, active.name) from None
+                raise corrupt(damage, active.name) from None
         assert walk.number is not None
         self._tail = (walk.place, walk.number)
         if not walk.is_marked:
@@ -614,7 +514,7 @@ class FileStore:
         end, number = self._tail
         if place == end:
             return number
-        segment = self._segments[bisect_right(self._segments, place, key=_base) - 1]
+        segment = self._segments[bisect_right(self._segments, place, key=base_of) - 1]
         data = self._file(segment).pread(GROUP_HEADER, segment.offset(place))
         header = unpack_group(data, 0, segment.header.life)
         if header is None or header.place != place:
@@ -659,20 +559,5 @@ class FileStore:
         self._broken = self._broken or f"{self.folder} is closed"
 
 
-_NO_FLOOR: Final = Damage("the file is missing: lost, or the folder is an unfinished copy", 0)
-
-
-def _follows(segment: Segment, following: Segment) -> bool:
-    """Whether no segment is missing between the two, as far as the headers tell."""
-    return (
-        segment.header.number + 1 == following.header.number
-        and segment.offset(following.base) <= segment.size
-    )
-
-
 def _dropped(segment: Segment) -> StoreError:
     return StoreError(f"the segment at place {segment.base} was dropped")
-
-
-def _corrupt(damage: Damage, name: str) -> CorruptLogError:
-    return CorruptLogError(damage.what, segment=name, offset=damage.offset)

@@ -1,4 +1,5 @@
-"""Entities: made, changed, disabled, full, idle, and gone (T17, T18)."""
+"""Entities: made, changed, disabled, full, idle, and gone (T17). Refusals have their own classes;
+that a client library turns each into its own exception (T18) is shown where there is a client."""
 
 from __future__ import annotations
 
@@ -49,7 +50,6 @@ MB = 1 << 20
 # --- made and changed -----------------------------------------------------------------------------
 
 
-@pytest.mark.req("T18")
 def test_a_path_is_one_entity_in_any_spelling(lived: World) -> None:
     """Case does not matter, nor does the address it is written in; the spelling of its creator is
     kept. A second one is refused, a topic of that name too."""
@@ -64,7 +64,6 @@ def test_a_path_is_one_entity_in_any_spelling(lived: World) -> None:
     lived.refused(EntityExistsError, CreateTopic("orders/FAST"))
 
 
-@pytest.mark.req("T18")
 def test_an_unknown_entity(world: World) -> None:
     """Every command says so, and names it; a path that cannot be one is not found either."""
     world.queue("q")
@@ -87,7 +86,6 @@ def test_an_unknown_entity(world: World) -> None:
         world.refused(EntityNotFoundError, Attach(1, path))
 
 
-@pytest.mark.req("T18")
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
@@ -134,7 +132,6 @@ def test_statuses_that_an_entity_cannot_have(world: World) -> None:
     world.refused(ArgumentError, CreateSubscription("t", "s", settings), "Status")
 
 
-@pytest.mark.req("T18")
 @pytest.mark.parametrize(
     "path", ["", "a//b", "a b", "ü", "x" * 261, "a/../b", "$cbs", "t/subscriptions/s"]
 )
@@ -187,7 +184,7 @@ def test_the_number_of_entities_is_bounded(world: World, monkeypatch: pytest.Mon
 # --- gone -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.req("T17", "T18")
+@pytest.mark.req("T17")
 def test_deleting_a_queue(lived: World) -> None:
     """Its messages in every state, its dead letters and their bodies are gone; its links are closed
     with not-found; what is made under its name afterwards is new."""
@@ -213,7 +210,7 @@ def test_deleting_a_queue(lived: World) -> None:
     assert lived.waiting("q") == ["new"]
 
 
-@pytest.mark.req("T17", "T18")
+@pytest.mark.req("T17")
 def test_deleting_a_topic(lived: World) -> None:
     """Its subscriptions go with it."""
     lived.topic("t")
@@ -266,7 +263,6 @@ def test_a_waiter_for_a_session_is_told(world: World) -> None:
 # --- disabled -------------------------------------------------------------------------------------
 
 
-@pytest.mark.req("T18")
 @pytest.mark.parametrize("status", [EntityStatus.DISABLED, EntityStatus.SEND_DISABLED])
 def test_send_disabled(lived: World, status: EntityStatus) -> None:
     """Sends and schedules are refused; what is there stays, and comes due, and expires."""
@@ -292,7 +288,6 @@ def test_send_disabled(lived: World, status: EntityStatus) -> None:
     assert lived.consume("q") == ["b", "c"]
 
 
-@pytest.mark.req("T18")
 @pytest.mark.parametrize("status", [EntityStatus.DISABLED, EntityStatus.RECEIVE_DISABLED])
 def test_receive_disabled(lived: World, status: EntityStatus) -> None:
     """Links are closed, and no new ones opened; nothing is received by number either. What was
@@ -315,7 +310,7 @@ def test_receive_disabled(lived: World, status: EntityStatus) -> None:
     assert lived.consume("q")[0] == "c"
 
 
-@pytest.mark.req("T18", "T11")
+@pytest.mark.req("T11")
 def test_disabling_ends_session_locks(lived: World) -> None:
     """A session's lock ends with its link, also if the broker closes it: after the queue is active
     again it can be had at once, without a penalty for its messages."""
@@ -344,7 +339,7 @@ def test_a_disabled_subscription_still_collects(lived: World) -> None:
 # --- full -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.req("T17", "T18")
+@pytest.mark.req("T17")
 def test_a_full_queue(lived: World) -> None:
     """A send that does not fit is refused with the sizes; dead letters count; what leaves makes
     room."""
@@ -368,7 +363,7 @@ def test_a_full_queue(lived: World) -> None:
     lived.send("q", piece)
 
 
-@pytest.mark.req("T17", "T18")
+@pytest.mark.req("T17")
 def test_a_topic_has_a_quota(world: World) -> None:
     """What its subscriptions hold counts, so that a topic without readers does not fill the disk;
     when they have read, it takes messages again."""
@@ -397,7 +392,7 @@ def test_a_deleted_subscription_makes_room(lived: World) -> None:
     assert lived["t"].used_bytes == 0
 
 
-@pytest.mark.req("T17", "T18")
+@pytest.mark.req("T17")
 def test_the_size_of_a_message(world: World) -> None:
     """256 KB by default, up to 100 MB where the entity says so."""
     world.queue("q")

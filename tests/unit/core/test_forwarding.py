@@ -79,7 +79,7 @@ def test_a_circle_ends(lived: World, length: int) -> None:
     assert [lived.waiting(name) for name in names] == [[]] * length
 
 
-@pytest.mark.req("T17", "T18")
+@pytest.mark.req("T17")
 @pytest.mark.parametrize("why", ["disabled", "missing", "full", "too large", "without session"])
 def test_a_target_that_cannot_take_it(lived: World, why: str) -> None:
     """The message goes to the dead-letter queue of the source, with the reason; nothing is lost,
@@ -113,6 +113,16 @@ def test_a_target_that_cannot_take_it(lived: World, why: str) -> None:
     )
     assert description
     assert lived.waiting("q") == []
+
+
+def test_the_reason_is_the_true_one(world: World) -> None:
+    """A target that refuses for something else than a missing session id does not say that."""
+    world.queue("target", enable_partitioning=True)
+    world.queue("q", forward_to="target")
+    world.send("q", "a", session_id="s", partition_key="p")
+    ((_, reason, description),) = world.dead("q")
+    assert description == "PartitionKey and SessionId must be the same when both are set."
+    assert reason != "Session ID is null."
 
 
 @pytest.mark.req("T17")
@@ -195,6 +205,27 @@ def test_switched_off_meanwhile(world: World) -> None:
     world.settle_down()
     assert world.consume("q") == ["a", "b", "c"]
     assert world.waiting("target") == []
+
+
+@pytest.mark.req("T17", "T6")
+def test_switched_off_and_on_while_reading(world: World) -> None:
+    """A message that somebody locked meanwhile is not taken away from its holder."""
+    world.queue("target")
+    world.queue("q")
+    world.send("q", *"abc")
+    world.answers_loads = False
+    world.update("q", forward_to="target")
+    world.settle_down()
+    world.update("q", forward_to=None)
+    locked = world.receive_one("q")
+    world.update("q", forward_to="target")
+    world.settle_down()
+    world.answers_loads = True
+    world.answer_load()
+    world.settle_down()
+    assert world.waiting("q") == ["a"]
+    world.complete("q", locked)
+    assert world.waiting("target") == ["b", "c"]
 
 
 @pytest.mark.req("T17")
@@ -293,7 +324,7 @@ def test_forwarding_dead_letters_switched_on_later(lived: World) -> None:
     assert lived.dead("q") == []
 
 
-@pytest.mark.req("T17", "T18")
+@pytest.mark.req("T17")
 def test_what_can_be_forwarded_to(world: World) -> None:
     """A queue or topic that exists; nothing out of a queue with sessions."""
     world.topic("t")

@@ -1,8 +1,7 @@
-"""Pings of paired namespaces, as the broker sees them (N8)."""
+"""Pings of paired namespaces, as the broker sees them: its half of N8. The other half is the
+client's, so no test here is marked as its proof."""
 
 from __future__ import annotations
-
-import pytest
 
 from tandem.changes import Note, Noted
 from tandem.core.commands import Declare, Discharge
@@ -14,7 +13,6 @@ from tests.unit.core.world import SECOND, World, facts, message
 PING = message(None, content_type=PING_CONTENT_TYPE, ttl_ms=SECOND)
 
 
-@pytest.mark.req("N8")
 def test_a_ping_is_acknowledged_and_swallowed(world: World) -> None:
     """No receiver gets it, no browser sees it, it is not counted and uses no number; the journal
     has it, because it costs."""
@@ -35,7 +33,6 @@ def test_a_ping_is_acknowledged_and_swallowed(world: World) -> None:
     assert world.consume("q") == ["a"]
 
 
-@pytest.mark.req("N8")
 def test_a_ping_to_a_topic(world: World) -> None:
     """Goes to no subscription, and is forwarded nowhere."""
     world.queue("target")
@@ -48,14 +45,12 @@ def test_a_ping_to_a_topic(world: World) -> None:
     assert [world.waiting(each) for each in (path, "t", "q", "target")] == [[], [], [], []]
 
 
-@pytest.mark.req("N8")
 def test_a_ping_to_a_session_queue(world: World) -> None:
     """Has no session id, and needs none: what it asks is whether the queue can be reached."""
     world.queue("q", requires_session=True)
     assert world.send("q", PING) == [0]
 
 
-@pytest.mark.req("N8")
 def test_pings_among_messages(world: World) -> None:
     """In a batch, in a transaction, with an id that was seen before, with a time to come."""
     world.queue("q", requires_duplicate_detection=True)
@@ -70,7 +65,6 @@ def test_pings_among_messages(world: World) -> None:
     assert world.consume("q") == ["a", "b", "c"]
 
 
-@pytest.mark.req("N8")
 def test_a_ping_with_properties(world: World) -> None:
     """However much a client library writes beside the content type."""
     world.queue("q")
@@ -80,7 +74,6 @@ def test_a_ping_with_properties(world: World) -> None:
     assert world.browse("q") == []
 
 
-@pytest.mark.req("N8")
 def test_a_ping_is_refused_where_a_message_would_be(world: World) -> None:
     """An entity that is disabled or gone is not healthy."""
     world.queue("q", status=EntityStatus.SEND_DISABLED)

@@ -353,6 +353,40 @@ def test_a_subscription_with_sessions(lived: World) -> None:
     )
 
 
+@pytest.mark.req("T14", "T17")
+def test_request_and_reply(lived: World) -> None:
+    """Each asker waits in a session of its own; the answerer needs only what is on the request:
+    ReplyTo, ReplyToSessionId and MessageId, which becomes the CorrelationId."""
+    lived.queue("requests")
+    lived.queue("replies", requires_session=True)
+    for asker in ("x", "y"):
+        lived.send(
+            "requests",
+            f"question of {asker}",
+            message_id=f"id of {asker}",
+            reply_to="replies",
+            reply_to_session_id=asker,
+        )
+    lived.lull()
+    for delivery in reversed(lived.receive("requests", 9)):
+        asked = lived.read(delivery)
+        assert asked.message.reply_to is not None
+        lived.send(
+            asked.message.reply_to,
+            asked.body.replace("question of", "answer for"),
+            correlation_id=asked.message.message_id,
+            session_id=asked.message.reply_to_session_id,
+        )
+        lived.complete("requests", delivery)
+    lived.lull()
+    for asker in ("x", "y"):
+        accepted = lived.accept_session("replies", asker)
+        (delivery,) = lived.take(accepted.link, 9)
+        answer = lived.read(delivery)
+        assert answer.body == f"answer for {asker}"
+        assert answer.message.correlation_id == f"id of {asker}"
+
+
 # --- the state ------------------------------------------------------------------------------------
 
 

@@ -141,7 +141,7 @@ def test_two_minutes(busy: World) -> None:
     assert busy.waiting("out") == ["y"]
 
 
-@pytest.mark.req("T17", "T18")
+@pytest.mark.req("T17")
 def test_a_hundred_messages(busy: World) -> None:
     """Sent and settled together; one more is refused, and the hundred can still be done."""
     transaction = busy.do(Declare())
@@ -157,7 +157,7 @@ def test_a_hundred_messages(busy: World) -> None:
     assert busy.waiting("in") == []
 
 
-@pytest.mark.req("T17", "T18")
+@pytest.mark.req("T17")
 def test_what_is_refused_at_once_does_not_spoil_it(world: World) -> None:
     """A part that cannot be is refused when it is asked for; the other parts stay."""
     world.queue("q")
@@ -171,7 +171,7 @@ def test_what_is_refused_at_once_does_not_spoil_it(world: World) -> None:
     assert world.waiting("q") == ["a"]
 
 
-@pytest.mark.req("T17", "T18")
+@pytest.mark.req("T17")
 @pytest.mark.parametrize("why", ["deleted", "disabled", "full", "too full together"])
 def test_refused_at_the_end(world: World, why: str) -> None:
     """What changed meanwhile refuses the whole; nothing of it is done."""

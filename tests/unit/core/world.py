@@ -181,7 +181,7 @@ class World:
         self.namespace.freed.clear()
         self._commands += 1
         entities = self.namespace.entities
-        if len(entities) + sum(sum(q.counts) for q in entities[:_MOST_CHECKED]) <= _MOST_CHECKED:
+        if len(entities) <= _MOST_CHECKED >= sum(sum(queue.counts) for queue in entities):
             self._check()
             if self._commands % _INDEX_EVERY == 0:
                 self._index = (b"".join(self.namespace.dump()), len(self.changes))

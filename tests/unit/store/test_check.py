@@ -7,7 +7,8 @@ import pytest
 from tandem.errors import CorruptLogError, StoreInUseError
 from tandem.store.api import GROUP_HEADER, Group
 from tandem.store.check import check, repair
-from tandem.store.files import FileStore, index_name, log_name
+from tandem.store.files import FileStore
+from tandem.store.folder import index_name, log_name
 from tandem.store.segment import HEAD, HEADER
 from tests.crash.recording_disk import RecordingDisk
 from tests.unit.store.test_files import FOLDER, content, filled, logs, opened

@@ -14,7 +14,8 @@ from tandem.errors import CorruptLogError, StoreError, StoreInUseError
 from tandem.store import files
 from tandem.store.api import GROUP_HEADER, Group
 from tandem.store.disk import RealDisk
-from tandem.store.files import FileStore, index_name, log_name
+from tandem.store.files import FileStore
+from tandem.store.folder import index_name, log_name
 from tandem.store.segment import GROUP, HEAD, HEADER, MARK, pack_group
 from tests.crash.recording_disk import Killed, Operation, RecordingDisk
 
