@@ -743,10 +743,11 @@ class Model:
             yield deadline, 0, partial(self.forget, transaction)
 
     def activate(self, path: str, item: Item, now: int) -> None:
-        """A scheduled message is appended as if sent at its time."""
+        """A scheduled message is appended as if sent at its time, at the level it had."""
         entity = self.entities[path]
         entity.items.remove(item)
-        self.append(entity, item.message, item.due, item.edits, item.hops)
+        active = self.append(entity, item.message, item.due, item.edits, item.hops)
+        active.level = item.level
         entity.passes_on_at = now
 
     def restart(self, now: int) -> Answer:

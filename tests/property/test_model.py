@@ -24,7 +24,7 @@ from tandem.changes import Deferred, Return
 from tandem.core import commands as c
 from tandem.core import lifecycle
 from tandem.core.namespace import Namespace
-from tandem.core.ready import Lane, Ready
+from tandem.core.ready import Next, Ready
 from tandem.core.state import State
 from tandem.errors import MessageLockLostError
 from tandem.settings import QueueSettings
@@ -136,7 +136,7 @@ def main() -> int:
 def test_core_does_what_the_model_does() -> None:
     """Replies, refusals, deliveries and every queue's content agree after every step, also when
     core is made again from its own changes."""
-    run_machine(40, 50, 1)
+    run_machine(100, 50, 1)
 
 
 # --- canaries: does the judge have teeth? ---------------------------------------------------------
@@ -145,12 +145,19 @@ Break: TypeAlias = Callable[[pytest.MonkeyPatch], None]
 
 
 def abandoned_goes_to_the_end(patch: pytest.MonkeyPatch) -> None:
-    def lowest(lane: Lane) -> int | None:
-        if lane._head < len(lane._runs):
-            return lane._runs[lane._head]
-        return lane._back[0] if lane._back else None
+    first, put_back = Ready.first, Ready.put_back
+    aside: list[tuple[Ready, int, int]] = []
 
-    patch.setattr(Lane, "_lowest", lowest)
+    def first_of_the_others(ready: Ready, now: int) -> Next | None:
+        if (found := first(ready, now)) is None:
+            for each in [each for each in aside if each[0] is ready]:
+                aside.remove(each)
+                put_back(*each)
+            found = first(ready, now)
+        return found
+
+    patch.setattr(Ready, "first", first_of_the_others)
+    patch.setattr(Ready, "put_back", lambda *each: aside.append(each))
 
 
 def lock_expiry_is_not_counted(patch: pytest.MonkeyPatch) -> None:

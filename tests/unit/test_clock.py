@@ -37,6 +37,7 @@ def test_it_tells_the_wall_clock(machine: Machine) -> None:
     assert clock.now_ms() == 1_700_000_001_234
 
 
+@pytest.mark.req("S4")
 @pytest.mark.parametrize("step_ns", [-DAY_NS, DAY_NS])
 def test_a_step_of_the_wall_clock_is_worn_off_slowly(machine: Machine, step_ns: int) -> None:
     """Time never runs backwards, and a lock of 60 s lasts 54 to 66 s, whatever the wall clock

@@ -1,0 +1,132 @@
+"""The command line. For now: what an operator needs when a log looks wrong, and a backup.
+
+Exit codes: 0 all well, 1 a problem was found (it is printed), 2 the command itself was wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from tandem import __version__
+from tandem.errors import StoreError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        code: int = options.run(options)
+    except (StoreError, OSError) as error:
+        print(f"tandem: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tandem",
+        description="A durable message broker with the semantics of Azure Service Bus.",
+    )
+    parser.add_argument("--version", action="version", version=f"tandem {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    store = commands.add_parser("store", help="check, repair or back up a namespace's log")
+    tools = store.add_subparsers(required=True, metavar="COMMAND")
+
+    check = tools.add_parser(
+        "check",
+        help="read the whole log and say what is wrong",
+        description="Reads every file of a data folder and writes nothing. The broker must not be "
+        "running on it: check a backup of a running one.",
+    )
+    check.set_defaults(run=_check)
+
+    repair = tools.add_parser(
+        "repair",
+        help="mend what can be mended without loss",
+        description="Cuts a write that was never acknowledged and puts damaged indexes aside. What "
+        "was acknowledged and is damaged is given up only with --accept-loss; its places are "
+        "printed and its bytes are kept beside the log.",
+    )
+    repair.add_argument(
+        "--accept-loss", action="store_true", help="give up what is damaged, and say what it was"
+    )
+    repair.set_defaults(run=_repair)
+
+    backup = tools.add_parser(
+        "backup",
+        help="copy a stopped broker's log",
+        description="Copies a data folder as it is now into a new folder that opens as a store.",
+    )
+    backup.add_argument("target", type=Path, help="a folder that does not exist yet")
+    backup.set_defaults(run=_backup)
+
+    for tool in (check, repair, backup):
+        tool.add_argument("folder", type=Path, help="the data folder")
+    for tool in (check, repair):
+        tool.add_argument("--json", action="store_true", help="print the report as JSON")
+    return parser
+
+
+def _check(options: argparse.Namespace) -> int:
+    from tandem.store.check import check
+
+    return _report(check(_existing(options.folder)), as_json=options.json)
+
+
+def _repair(options: argparse.Namespace) -> int:
+    from tandem.store.check import repair
+
+    report = repair(_existing(options.folder), accept_loss=options.accept_loss)
+    return _report(report, as_json=options.json)
+
+
+def _backup(options: argparse.Namespace) -> int:
+    from tandem.store.files import FileStore
+
+    store = FileStore(_existing(options.folder))
+    try:
+        size = store.backup(options.target)
+    finally:
+        store.close()
+    print(f"{size:,} bytes of log copied to {options.target}")
+    return 0
+
+
+def _existing(folder: Path) -> Path:
+    if not folder.is_dir():
+        raise StoreError(f"there is no folder {folder}")
+    return folder
+
+
+def _report(report: object, *, as_json: bool) -> int:
+    from tandem.store.check import Report
+
+    assert isinstance(report, Report)
+    if as_json:
+        print(json.dumps(asdict(report), indent=2))
+        return 0 if report.is_clean else 1
+    print(
+        f"{report.folder}: {report.segments} segments, {report.groups:,} groups, "
+        f"{report.bytes:,} bytes"
+    )
+    for note in report.notes:
+        print(f"note: {note}")
+    for action in report.actions:
+        print(f"done: {action}")
+    for problem in report.problems:
+        print(f"PROBLEM: {problem}")
+    if report.is_clean:
+        print("no problem found")
+    return 0 if report.is_clean else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
