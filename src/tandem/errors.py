@@ -21,6 +21,7 @@ only copy them. A `Refused` never changes any state; a `StoreError` always ends 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar
 
 
@@ -49,8 +50,13 @@ class CorruptLogError(StoreError):
 
     def __init__(self, what: str, *, segment: str, offset: int) -> None:
         super().__init__(f"{what} in {segment} at offset {offset}; run `tandem store check`")
+        self.what = what
         self.segment = segment
         self.offset = offset
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """An exception with keyword arguments would not come through a process pool otherwise."""
+        return partial(type(self), segment=self.segment, offset=self.offset), (self.what,)
 
 
 class StoreInUseError(StoreError):

@@ -134,8 +134,6 @@ MAX_RECEIVE_BY_NUMBER: Final = 250
 """Deferred messages of one receive-by-sequence-number; the same page as a peek."""
 MAX_BATCH_DELETE: Final = 4_000
 """Messages of one batch delete (Service Bus premium)."""
-MAX_SCHEDULE_BATCH: Final = 4_500
-"""Messages of one schedule operation: as many as of a batch."""
 MAX_TRANSACTION_MESSAGES: Final = 100
 """Messages of one transaction (Service Bus). Its locks and its group in the log stay small."""
 TRANSACTION_TIMEOUT_MS: Final = 2 * MINUTE_MS
@@ -143,8 +141,6 @@ TRANSACTION_TIMEOUT_MS: Final = 2 * MINUTE_MS
 longer."""
 MAX_OPEN_TRANSACTIONS: Final = 5_000
 """Undischarged transactions of a namespace: as many as connections."""
-MAX_CONCURRENT_RECEIVES: Final = 5_000
-"""Receivers waiting on one entity (Service Bus)."""
 
 # ---------------------------------------------------------------------- SQL filters, actions
 
@@ -181,24 +177,16 @@ MAX_AGING_MS: Final = 7 * DAY_MS
 SEGMENT_BYTES: Final = 64 * MIB
 """One file of the log. Small enough that a straggler pins little and is cheap to copy; large enough
 that 5 million messages of 1 KB are a hundred index files to open."""
-MAX_GROUP_BYTES: Final = 8 * MIB
-"""Staged bytes that close a group: the sync of 1.2 MB takes about 4 ms here, so a group is at most
-some tens of milliseconds. One larger message still travels alone in a group of its own."""
-MAX_GROUP_RECORDS: Final = 20_000
-"""Records that close a group: recovery holds one group in memory."""
-MAX_RECORD_BYTES: Final = (MAX_MESSAGE_KB + 1_024) * KIB
-"""One record: the largest message and its properties. A longer length in a file is a broken
-length."""
+MAX_GROUP_BYTES: Final = 1 * MIB
+"""Staged bytes that close a group: the sync of 1 MiB takes some 4 ms here, and everyone in it waits
+so long. One larger message, or one large transaction, still is a group."""
 MAX_STAGED_BYTES: Final = 64 * MIB
 """Waiting for the disk, all groups together. Above it sends are refused as retryable
 (back-pressure) instead of filling the memory."""
 DISK_FREE_MIN_BYTES: Final = 4 * SEGMENT_BYTES
 """Free space below which sends are refused as retryable. Settling goes on, because it frees space;
 compaction needs a segment to copy into."""
-COMPACT_BELOW_PERCENT: Final = 25
-"""A sealed segment with less alive than this is copied forward and unlinked: at least three bytes
-are freed by each byte copied, so compaction adds a third to the write rate at worst."""
-BODY_CACHE_BYTES: Final = 32 * MIB
+BODY_CACHE_BYTES: Final = 8 * MIB
 """Bodies kept in memory between a send and its delivery. More only helps a consumer that lags by
 less than this; the page cache does the rest."""
 

@@ -1,4 +1,4 @@
-"""A disk that fails once: EIO, ENOSPC or a short write at the n-th operation, under the whole engine.
+"""A disk that fails once, at its n-th operation: EIO, ENOSPC or a short write under an engine.
 
 What lives here: `FailingDisk`, which passes every operation to another disk and refuses one of
 them, and `trial`, one engine on it with a plain load. What does not: which numbers are tried

@@ -52,5 +52,9 @@ def test_canary_a_failure_that_is_not_told(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(Engine, "fail", shrug)
     with pytest.raises(Broken):
-        for at in range(1, 20):
-            trial(at, Fault("write", at))
+        _try_writes(20)
+
+
+def _try_writes(count: int) -> None:
+    for at in range(1, count):
+        trial(at, Fault("write", at))

@@ -688,12 +688,12 @@ class Ledger:
         """Without gaps: a number that was never told belongs to a message that was never seen."""
         given: dict[tuple[str, int], set[int]] = {}
         named: Counter[tuple[str, int]] = Counter()
-        for (path, number), letter in self.numbers.items():
+        for (path, number), owner in self.numbers.items():
             if not path.endswith("$DeadLetterQueue"):
                 given.setdefault((path, number >> PARTITION_SHIFT), set()).add(
                     number & ((1 << PARTITION_SHIFT) - 1)
                 )
-                named[path, letter] += 1
+                named[path, owner] += 1
         unseen: Counter[str] = Counter()
         for letter in self.letters.values():
             stops: set[str] = set()

@@ -41,7 +41,7 @@ from tandem.core.effects import Attached, Delivery
 from tandem.core.state import State
 from tandem.errors import MessageNotFoundError, Refused, ServerBusyError
 from tandem.limits import MINUTE_MS
-from tandem.model import NEVER, Edits, Millis
+from tandem.model import NEVER, NO_EDITS, Edits, Millis
 from tests.simulation.checkers import Letter, Link, Settling, Violation
 from tests.simulation.mix import COLOURS, Place, Target
 
@@ -268,7 +268,7 @@ class Client:
         disposition: Disposition,
         then: Then = _ignore,
         *,
-        edits: Edits | None = None,
+        edits: Edits = NO_EDITS,
     ) -> None:
         if not self.world.is_up:
             return
@@ -282,10 +282,7 @@ class Client:
                 self._settled(settling)
             then(reply)
 
-        command = Settle(
-            place.path, tokens, disposition, **({} if edits is None else {"edits": edits})
-        )
-        self.world.ask(command, answered)
+        self.world.ask(Settle(place.path, tokens, disposition, edits), answered)
 
     def _settled(self, settling: Settling) -> None:
         self.ledger.settled(settling, self.world.now_ms)
@@ -463,7 +460,7 @@ class Receiver(Client):
         disposition = rng.choice(DISPOSITIONS)
         if disposition is Disposition.DEAD_LETTER and self.place.is_dead_letter:
             disposition = Disposition.COMPLETE
-        edits = None
+        edits = NO_EDITS
         if disposition is not Disposition.COMPLETE and rng.random() < 0.2:
             if disposition is not Disposition.RELEASE:
                 edits = Edits({"attempt": rng.randrange(100)})

@@ -1,8 +1,8 @@
 """`python -m tests.simulation.run --seeds 1000 --hours 1`: many worlds, and what became of them.
 
-Each seed is one simulated run of so many hours with the faults that the seed drew. One in a hundred
-is run twice and must give the same trace. The first failures are printed with seed, mix, promise and
-the end of the trace; the exit code is then 1.
+Each seed is one simulated run of so many hours with the faults that the seed drew. One in a
+hundred is run twice and must give the same trace. The first failures are printed with seed, mix,
+promise and the end of the trace; the exit code is then 1.
 """
 
 from __future__ import annotations

@@ -193,9 +193,7 @@ def _emptied(source: Any) -> Duplicates:
 def test_canary_schedules_come_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """A core that activates a scheduled message a second before its time."""
     activate = lifecycle.activate_due
-    monkeypatch.setattr(
-        lifecycle, "activate_due", lambda queue, now: activate(queue, now + 1_000)
-    )
+    monkeypatch.setattr(lifecycle, "activate_due", lambda queue, now: activate(queue, now + 1_000))
     expect(caught(busy_seeds(10, "schedules")), "P7")
 
 

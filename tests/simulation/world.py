@@ -25,7 +25,15 @@ from typing import Any, Final
 
 from tandem.amqp.message import AmqpMessage
 from tandem.clock import ManualClock
-from tandem.core.commands import Browse, Command, Discharge, Flow, Send, Settle
+from tandem.core.commands import (
+    Browse,
+    Command,
+    Discharge,
+    Flow,
+    ReceiveDeferred,
+    Send,
+    Settle,
+)
 from tandem.core.effects import Deliver, Delivery, Effect, LinkClosed, SessionGranted
 from tandem.engine.committer import SteppedLane
 from tandem.engine.engine import Engine, Reply
@@ -35,7 +43,7 @@ from tandem.limits import DAY_MS, HOUR_MS, MAX_BROWSE, MINUTE_MS
 from tandem.model import NEVER, Millis
 from tandem.store.files import FileStore
 from tandem.store.memory import MemoryStore
-from tests.crash.faults import FailingDisk
+from tests.crash.faults import FailingDisk, How, Kind
 from tests.crash.recording_disk import RecordingDisk, after_power_cut
 from tests.simulation.checkers import Ledger, Violation
 from tests.simulation.clients import UNKNOWN, Client, Drain, Then, crew
@@ -102,7 +110,8 @@ class World:
         self._is_failing = False
         """An error of the disk was asked for."""
         self._failure: StoreError | None = None
-        self._is_ambush = False
+        self._ambush: tuple[type, ...] = ()
+        """Kinds of command of which the next one is not answered: the crash comes first."""
         self._is_calm = True
         self._not_before_ms: Millis = 0
         self._free_bytes = 1 << 40
@@ -137,7 +146,7 @@ class World:
     def ask(self, command: Command, then: Then) -> bool:
         """Submit a command; `then` gets its answer, or `UNKNOWN`. False: the broker is down."""
         engine = self._engine
-        if engine is None or engine.is_closed or self._failure is not None:
+        if engine is None or engine.is_closed or self._has_failed():
             return False
         self.ledger.order += 1
         order = self.ledger.order
@@ -148,14 +157,17 @@ class World:
             engine.submit(command, partial(self._answered, order))
         except StoreError as error:
             # The body that it must read is behind a disk that has failed: told by `_failed`.
-            if self._failure is None:
+            if not self._has_failed():
                 raise Violation("P13", f"submit raised {error}, but nothing has failed") from error
             self._pending.pop(order, None)
             return False
-        if self._is_ambush and isinstance(command, Send | Settle | Discharge | Flow):
-            self._is_ambush = False
+        if self._ambush and isinstance(command, self._ambush):
+            self._ambush = ()
             self.after(self.random.uniform(0, 0.7 * self.mix.commit_ms[1]), self._crash_now)
         return True
+
+    def _has_failed(self) -> bool:
+        return self._failure is not None
 
     def tell(self, line: str) -> None:
         """Into the trace."""
@@ -377,7 +389,10 @@ class World:
                 self.after(rng.uniform(0, self._end_ms), self._leap)
 
     def _lay_ambush(self) -> None:
-        self._is_ambush = True
+        kinds = [(Send,), (Settle,), (Flow, ReceiveDeferred), (Send, Settle, Flow)]
+        if self.mix.transactions:
+            kinds += [(Discharge,)] * 2
+        self._ambush = self.random.choice(kinds)
 
     def _break_disk(self) -> None:
         """The next write fails; the engine must end, and tell everybody."""
@@ -386,8 +401,9 @@ class World:
         self.tell("the disk breaks")
         self._is_failing = True
         if self.mix.is_on_files:
-            kind = self.random.choice(("write", "sync"))
-            self._failing.fail_next(kind, self.random.choice(("EIO", "ENOSPC", "short")))
+            kinds: list[Kind] = ["write", "sync"]
+            ways: list[How] = ["EIO", "ENOSPC", "short"]
+            self._failing.fail_next(self.random.choice(kinds), self.random.choice(ways))
         else:
             self._memory.fail("the disk is broken on purpose")
 
@@ -544,7 +560,7 @@ class World:
     def _finish(self) -> None:
         """No more faults. All that was promised must be there, and come out."""
         self._is_calm = True
-        self._is_ambush = False
+        self._ambush = ()
         self._fill_disk(1 << 40)
         if self._engine is not None and self._failure is None and not self._is_failing:
             if self.random.random() < 0.3:
@@ -650,5 +666,3 @@ def _shown_reply(reply: Reply) -> str:
     if isinstance(reply, tuple) and reply and isinstance(reply[0], Delivery):
         return f"{[(d.sequence_number, d.state.name) for d in reply]}"
     return repr(reply)
-
-

@@ -195,7 +195,8 @@ def bury(
     assert found is not None
     _, chunk, row, _ = found
     texts = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
-    death = Edits({name: text for name, text in texts.items() if text is not None})
+    most = limits.MAX_DEAD_LETTER_TEXT
+    death = Edits({name: text[:most] for name, text in texts.items() if text is not None})
     merged = decode_edits(queue.edits.get(sequence_number)).then(edits).then(death)
     change = Enqueued(
         chunk.enqueued[row],
@@ -273,6 +274,9 @@ def receive_deferred(
     link: int,
     now: Millis,
 ) -> tuple[Delivery, ...]:
+    if len(numbers) > limits.MAX_RECEIVE_BY_NUMBER:
+        most = limits.MAX_RECEIVE_BY_NUMBER
+        raise ArgumentError(f"At most {most} messages can be received by number at once.")
     until = now + queue.lock_ms
     for number in numbers:
         found = queue.find(number)

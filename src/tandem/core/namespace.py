@@ -11,35 +11,21 @@ that can be refused, and only then puts its first change into the book.
 from __future__ import annotations
 
 import json
-from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from tandem import limits
 from tandem.changes import (
-    Activated,
     Change,
-    Deferred,
-    Delivered,
-    Enqueued,
-    EntityCreated,
-    EntityDeleted,
     EntityKind,
     EntityUpdated,
-    LevelChanged,
     Note,
     Noted,
-    Removed,
-    Renewed,
     Return,
-    Returned,
     RuleAdded,
     RuleRemoved,
-    SessionLocked,
     SessionStateSet,
-    SessionUnlocked,
     Started,
-    delivered_rows,
 )
 from tandem.core import lifecycle
 from tandem.core.commands import (
@@ -76,6 +62,7 @@ from tandem.core.queue import Queue
 from tandem.core.receivers import Receiver
 from tandem.core.registry import SETTINGS, Registry
 from tandem.core.relays import Relays
+from tandem.core.replay import replay
 from tandem.core.rules import Rule, RuleSet, default_rule
 from tandem.core.state import State
 from tandem.core.transactions import Transactions
@@ -482,17 +469,14 @@ class Namespace:
             raise MessageSizeExceededError(
                 f"A session's state has at most {limits.MAX_SESSION_STATE} bytes."
             )
+        assert queue.sessions is not None
+        if command.state is not None and queue.sessions.states >= limits.MAX_SESSION_STATES:
+            raise QuotaExceededError(
+                f"'{queue.path}' has {limits.MAX_SESSION_STATES} states, the most it can keep."
+            )
         change = SessionStateSet(now, queue.id, command.session, command.state)
         self._book.emit(change)
-        self._do_set_state(change)
-
-    def _do_set_state(self, change: SessionStateSet) -> None:
-        sessions = self._registry.by_id[change.entity].sessions
-        assert sessions is not None
-        session = sessions.open(change.session_id)
-        session.state = change.state
-        session.state_changed_ms = change.time
-        sessions.update(session)
+        queue.sessions.set_state(command.session, command.state, now)
 
     def _get_session_state(self, command: GetSessionState, now: Millis) -> bytes | None:
         queue = self._registry.holder(command.path)
@@ -512,7 +496,8 @@ class Namespace:
                 else session.state is not None and session.state_changed_ms > after
             )
         )
-        return tuple(names[command.skip : command.skip + command.top])
+        top = min(command.top, limits.MAX_SESSIONS_LISTED)
+        return tuple(names[command.skip : command.skip + top])
 
     # --- transactions -----------------------------------------------------------------------------
 
@@ -577,62 +562,7 @@ class Namespace:
 
     def replay(self, change: Change) -> None:
         """Do again what was decided before."""
-        match change:
-            case Enqueued():
-                queue = self._registry.by_id[change.entity]
-                queue.add(change)
-                queue.accessed_ms = max(queue.accessed_ms, change.time)
-            case Delivered():
-                queue = self._registry.by_id[change.entity]
-                queue.replay_delivered(change, delivered_rows(change.rows))
-            case Removed():
-                queue = self._registry.by_id[change.entity]
-                for number in _numbers(change.sequence_numbers):
-                    queue.remove(number)
-            case Returned():
-                queue, reason = self._registry.by_id[change.entity], Return(change.reason)
-                for number in _numbers(change.sequence_numbers):
-                    queue.give_back(number, reason, change.edits)
-            case Renewed():
-                for number in _numbers(change.sequence_numbers):
-                    self._registry.by_id[change.entity].extend(number, change.locked_until_ms)
-            case Deferred():
-                for number in _numbers(change.sequence_numbers):
-                    self._registry.by_id[change.entity].set_aside(number, change.edits)
-            case Activated():
-                self._registry.by_id[change.entity].activate(change)
-            case SessionLocked():
-                queue = self._registry.by_id[change.entity]
-                assert queue.sessions is not None
-                session = queue.sessions.open(change.session_id)
-                queue.receivers.lock_session(session, change.link, change.locked_until_ms)
-            case SessionUnlocked():
-                sessions = self._registry.by_id[change.entity].sessions
-                assert sessions is not None
-                if change.session_id in sessions.by_id:
-                    sessions.unlock(sessions.by_id[change.session_id])
-            case SessionStateSet():
-                self._do_set_state(change)
-            case EntityCreated():
-                self._registry.do_create(change)
-            case EntityUpdated():
-                self._registry.do_update(change)
-            case EntityDeleted():
-                self._registry.do_delete(self._registry.by_id[change.entity])
-            case RuleAdded():
-                rule = Rule.from_json(json.loads(change.rule))
-                self._registry.rules[change.entity] = self._registry.rules[change.entity].adding(
-                    rule
-                )
-            case RuleRemoved():
-                self._registry.rules[change.entity] = self._registry.rules[change.entity].removing(
-                    change.name
-                )
-            case LevelChanged():
-                self._registry.by_id[change.entity].set_level(change.sequence_number, change.level)
-            case _:
-                return  # a note, a start, a moved body: no queue changes
-        self._advance(change.time)
+        replay(self._registry, change)
 
     def restart(self, now: Millis, version: str = "") -> Outcome:
         """After recovery: what was locked in the former life comes back."""
@@ -651,12 +581,6 @@ class Namespace:
             self._book.wake(queue, min(queue.next_deadline(), now if queue.is_relay else NEVER))
             self._registry.expect_idleness(queue)
         return self._outcome(None, now)
-
-
-def _numbers(data: bytes) -> array[int]:
-    numbers = array("Q")
-    numbers.frombytes(data)
-    return numbers
 
 
 def _is_ping(message: Message) -> bool:

@@ -93,7 +93,7 @@ class Receivers:
                 "require sessions."
             )
         if session is NEXT_SESSION:
-            found = sessions.next_available()
+            found = self._next_session(now)
             if found is None:
                 self._waiters[link] = (mode, now + timeout_ms)
                 self._queue.book.wake(self._queue, now + timeout_ms)
@@ -106,6 +106,18 @@ class Receivers:
                 self._end_session(found, now)  # its lock is over; the tick has not come yet
             found = sessions.open(session)
         return Attached(found.id, self._grant(found, link, mode, now))
+
+    def _next_session(self, now: Millis) -> Session | None:
+        """A session without a holder that has a message to give. One whose messages have all
+        expired is none; they are removed on the way."""
+        queue = self._queue
+        assert queue.sessions is not None
+        while (session := queue.sessions.next_available()) is not None:
+            part = queue.part_of(session.id)
+            if lifecycle.next_living(queue, session.ready, part, now) is not None:
+                return session
+            assert session.waiting == 0
+        return None
 
     def _grant(self, session: Session, link: int, mode: Mode, now: Millis) -> Millis:
         until = now + self._queue.lock_ms
@@ -208,7 +220,7 @@ class Receivers:
         queue = self._queue
         assert queue.sessions is not None
         while self._waiters:
-            session = queue.sessions.next_available()
+            session = self._next_session(now)
             if session is None:
                 break
             link = next(iter(self._waiters))

@@ -49,7 +49,15 @@ class Session:
 
 
 class Sessions:
-    __slots__ = ("_available", "_deadlines", "_make_ready", "_next_number", "by_id", "by_number")
+    __slots__ = (
+        "_available",
+        "_deadlines",
+        "_make_ready",
+        "_next_number",
+        "by_id",
+        "by_number",
+        "states",
+    )
 
     def __init__(self, make_ready: Callable[[str], Ready]) -> None:
         self._make_ready = make_ready
@@ -60,6 +68,8 @@ class Sessions:
         self._deadlines: list[tuple[Millis, str]] = []
         """Heap of (end of the lock, id); entries of locks renewed or ended are stale."""
         self._next_number = 1
+        self.states = 0
+        """Sessions that have a state."""
 
     def open(self, session_id: str) -> Session:
         """The session, made if it does not exist."""
@@ -80,6 +90,13 @@ class Sessions:
         if not session.messages and session.link is None and session.state is None:
             self.by_id.pop(session.id, None)
             self.by_number.pop(session.number, None)
+
+    def set_state(self, session_id: str, state: bytes | None, time: Millis) -> None:
+        session = self.open(session_id)
+        self.states += (state is not None) - (session.state is not None)
+        session.state = state
+        session.state_changed_ms = time
+        self.update(session)
 
     def next_available(self) -> Session | None:
         for session_id in self._available:
@@ -137,5 +154,6 @@ class Sessions:
             session = Session(session_id, number, self._make_ready(session_id))
             session.state = source.bytes()
             session.state_changed_ms = source.number()
+            self.states += session.state is not None
             self.by_id[session_id] = session
             self.by_number[number] = session

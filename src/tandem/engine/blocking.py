@@ -68,7 +68,7 @@ class BlockingEngine:
             ThreadLane(
                 self._calls.put,
                 name="tandem-commit",
-                when_idle=getattr(store, "mark_idle", None),
+                when_idle=store.mark_idle,
             ),
             ThreadLane(self._calls.put, name="tandem-index"),
         ]

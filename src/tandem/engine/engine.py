@@ -34,8 +34,8 @@ from tandem.limits import (
     BODY_CACHE_BYTES,
     DISK_FREE_MIN_BYTES,
     KIB,
+    MAX_GROUP_BYTES,
     MAX_STAGED_BYTES,
-    MIB,
     SEGMENT_BYTES,
 )
 from tandem.model import NEVER, Message, Millis
@@ -63,8 +63,7 @@ CACHE_OVERHEAD: Final = 128
 class Tuning:
     """Bounds of one engine; tests set them small."""
 
-    group_bytes: int = 1 * MIB
-    """Closes a group: the sync of 1 MiB takes some 4 ms here, and everyone in it waits so long."""
+    group_bytes: int = MAX_GROUP_BYTES
     staged_bytes: int = MAX_STAGED_BYTES
     cache_bytes: int = BODY_CACHE_BYTES
     free_bytes: int = DISK_FREE_MIN_BYTES
@@ -143,7 +142,6 @@ class Engine:
         self._recent: dict[int, bytes] = {}
         self._recent_bytes = 0
         self._oldest_recent = self.namespace.next_body
-        self._free_bytes: Callable[[], int] | None = getattr(store, "free_bytes", None)
         self._free_checked_ms: Millis | None = None
         self._is_disk_full = False
         self.is_closed = False
@@ -278,11 +276,9 @@ class Engine:
         """Refuse what would only fill the memory or the disk. Settling goes on: it frees both."""
         if self._committer.staged_bytes >= self._tuning.staged_bytes:
             raise ServerBusyError("Too many messages are waiting for the disk.")
-        if self._free_bytes is not None and (
-            self._free_checked_ms is None or now_ms >= self._free_checked_ms + FREE_SPACE_EVERY_MS
-        ):
+        if self._free_checked_ms is None or now_ms >= self._free_checked_ms + FREE_SPACE_EVERY_MS:
             self._free_checked_ms = now_ms
-            self._is_disk_full = self._free_bytes() < self._tuning.free_bytes
+            self._is_disk_full = self._store.free_bytes() < self._tuning.free_bytes
         if self._is_disk_full:
             raise ServerBusyError("The disk is nearly full.", retry_after_ms=10_000)
 

@@ -2,13 +2,13 @@
 before a place; and keep one index, a summary of all before a place, so that opening need not scan.
 
 A *place* is a byte position in one endless log; it never changes its meaning. Groups lie one behind
-the other without gaps: a group appended at `end` takes `GROUP_HEADER + len(body)` bytes, so the writer
-knows the place of every record before the group is written. How the log is cut into files (or rows)
-is the store's own affair.
+the other without gaps: a group appended at `end` takes `GROUP_HEADER + len(body)` bytes, so the
+writer knows the place of every record before the group is written. How the log is cut into files
+(or rows) is the store's own affair.
 
 `append` is called by one thread at a time; `read` by any thread, also while `append` runs. A call
-that fails raises `StoreError` and leaves the store unusable: the process must end, and the next open
-finds what was durable. Nothing is retried.
+that fails raises `StoreError` and leaves the store unusable: the process must end, and the next
+open finds what was durable. Nothing is retried.
 """
 
 from __future__ import annotations
@@ -70,6 +70,19 @@ class Store(Protocol):
 
     def load_index(self) -> Index | None:
         """The newest whole index from whose place the log can be replayed."""
+        ...
+
+    def mark_idle(self) -> None:
+        """Nothing more to append for now: say so where the next group will be, so that a damaged
+        last group cannot pass for a write that was never finished. Need not be durable."""
+        ...
+
+    def locate(self, place: int) -> tuple[str, int]:
+        """Where a place is, for people: the file (or table) and the offset in it."""
+        ...
+
+    def free_bytes(self) -> int:
+        """How much more can be written before the disk is full."""
         ...
 
     def bytes_on_disk(self) -> int: ...

@@ -92,6 +92,14 @@ _MAX_BUFFERS: Final = 512
 """Below IOV_MAX (1024 on Linux)."""
 
 
+def _sync(fd: int) -> None:
+    """Data, and what is needed to find it, to stable storage."""
+    if hasattr(fcntl, "F_FULLFSYNC"):
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # macOS: fsync alone leaves it in the drive's cache
+    else:
+        os.fdatasync(fd)
+
+
 class RealFile:
     __slots__ = ("_dsync", "_fd")
 
@@ -137,7 +145,7 @@ class RealFile:
             offset += length
 
     def sync(self) -> None:
-        os.fdatasync(self._fd)
+        _sync(self._fd)
 
     def settle(self) -> None:
         os.fsync(self._fd)
@@ -145,7 +153,10 @@ class RealFile:
             os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def allocate(self, size: int) -> None:
-        os.posix_fallocate(self._fd, 0, size)
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(self._fd, 0, size)
+        else:
+            os.ftruncate(self._fd, size)
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from struct import Struct
-from typing import Any, Final, Protocol, cast, runtime_checkable
+from typing import Any, Final, cast
 from zlib import crc32
 
 from tandem import changes
@@ -292,13 +292,8 @@ def read_payload(store: Store, place: int, *, expected: int = READ_AHEAD) -> tup
     return body, payload
 
 
-@runtime_checkable
-class _Locating(Protocol):
-    def locate(self, place: int) -> tuple[str, int]: ...
-
-
 def _damaged(store: Store, place: int, what: str) -> CorruptLogError:
-    segment, offset = store.locate(place) if isinstance(store, _Locating) else ("the log", place)
+    segment, offset = store.locate(place)
     return CorruptLogError(what, segment=segment, offset=offset)
 
 

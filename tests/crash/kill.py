@@ -1,0 +1,284 @@
+"""The kill harness: `python -m tests.crash.kill --cycles 100`.
+
+Starts a real process with a real engine on a real folder (`worker`), kills it with SIGKILL at a
+random moment, starts it again on the same folder, and compares what it finds with what it had
+confirmed: no acknowledged message lost, no completed or taken one back, no sequence number left out
+or used twice. Some kills come in the middle of the recovery.
+
+A harness without teeth finds nothing: with `--forgetful` the worker keeps its writes in its own
+memory for a while, and losses must be reported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.crash.worker import PLAIN
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 60.0
+"""No life takes so long to recover and audit."""
+
+
+@dataclass
+class Books:
+    """What the lives so far have told, and what is wrong with it."""
+
+    stored: dict[int, str] = field(default_factory=dict)
+    """Acknowledged messages → their queue."""
+    perhaps: set[int] = field(default_factory=set)
+    """Sent without an answer."""
+    ended: set[int] = field(default_factory=set)
+    ending: set[int] = field(default_factory=set)
+    numbers: dict[tuple[str, int], int] = field(default_factory=dict)
+    """Queue and sequence number → message."""
+    last: dict[str, int] = field(default_factory=dict)
+    taking: tuple[str, int] | None = None
+    may_miss: dict[str, int] = field(default_factory=dict)
+    """Messages of a queue that were perhaps taken, without knowing which."""
+    recoveries_ms: list[float] = field(default_factory=list)
+    replayed: list[int] = field(default_factory=list)
+    lost: set[int] = field(default_factory=set)
+    resurrected: set[int] = field(default_factory=set)
+    gaps: list[str] = field(default_factory=list)
+    strange: list[str] = field(default_factory=list)
+    audits: int = 0
+
+    def read(self, lines: Sequence[str]) -> None:
+        """The output of one life, which was killed after it."""
+        here: dict[int, list[str]] = {}
+        for line in lines:
+            word, *rest = line.split()
+            match word:
+                case "ready":
+                    self.recoveries_ms.append(float(rest[0]))
+                    self.replayed.append(int(rest[1]))
+                case "here":
+                    path, number, uid = rest[0], int(rest[1]), int(rest[2])
+                    here.setdefault(uid, []).append(path)
+                    self._name(path, number, uid)
+                case "audited":
+                    self._compare(here)
+                case "send" | "later":
+                    self.perhaps.update(map(int, rest[1:]))
+                case "sent" | "put":
+                    self._acknowledge(rest[0], int(rest[1]), list(map(int, rest[2:])))
+                case "end":
+                    self.ending.update(map(int, rest))
+                case "ended":
+                    self.ended.update(map(int, rest))
+                case "take":
+                    self.taking = (rest[0], int(rest[1]))
+                case "took":
+                    self._took(rest[0], list(map(int, rest[1:])))
+                case _:
+                    self.strange.append(line)
+        if self.taking is not None:  # the kill came in between
+            path, count = self.taking
+            self.may_miss[path] = self.may_miss.get(path, 0) + count
+            self.taking = None
+
+    def _name(self, path: str, number: int, uid: int) -> None:
+        queue = path.split("/")[0]
+        known = self.numbers.setdefault((queue, number), uid)
+        if known != uid:
+            self.gaps.append(f"{queue} used {number} for {known} and {uid}")
+
+    def _acknowledge(self, path: str, first: int, uids: Sequence[int]) -> None:
+        if path == PLAIN and first != self.last.get(path, 0) + 1:
+            self.gaps.append(f"{path} went from {self.last.get(path, 0)} to {first}")
+        for at, uid in enumerate(uids):
+            self._name(path, first + at, uid)
+            self.stored[uid] = path
+            self.perhaps.discard(uid)
+        self.last[path] = first + len(uids) - 1
+
+    def _took(self, path: str, uids: Sequence[int]) -> None:
+        self.taking = None
+        for uid in uids:
+            if uid in self.ended:
+                self.resurrected.add(uid)
+            self.ended.add(uid)
+
+    def _compare(self, here: dict[int, list[str]]) -> None:
+        self.audits += 1
+        for uid, paths in here.items():
+            if len(paths) > 1:
+                self.strange.append(f"{uid} is in {paths}")
+            if uid in self.ended:
+                self.resurrected.add(uid)
+            elif uid in self.perhaps:
+                self.perhaps.discard(uid)
+                self.stored[uid] = paths[0].split("/")[0]
+            elif uid not in self.stored:
+                self.strange.append(f"{uid} was never sent")
+            self.ending.discard(uid)  # it did not happen
+        self.perhaps.clear()  # they are not there, and must not come later
+        missing: dict[str, list[int]] = {}
+        for uid, path in self.stored.items():
+            if uid not in here and uid not in self.ended:
+                if uid in self.ending:
+                    self.ended.add(uid)
+                else:
+                    missing.setdefault(path, []).append(uid)
+        for path, uids in missing.items():
+            if len(uids) > self.may_miss.get(path, 0):
+                self.lost.update(uids)
+            else:
+                self.ended.update(uids)  # taken by somebody who was killed
+        self.may_miss.clear()
+        self._check_numbers()
+
+    def _check_numbers(self) -> None:
+        """Between two lives the numbers go on: what was not answered has one, or never had one."""
+        known = sorted(number for queue, number in self.numbers if queue == PLAIN)
+        if known and known != list(range(1, known[-1] + 1)):
+            holes = known[-1] - len(known)
+            self.gaps.append(f"{holes} numbers of {PLAIN} up to {known[-1]} belong to nobody")
+        if known:
+            self.last[PLAIN] = known[-1]
+
+    @property
+    def is_clean(self) -> bool:
+        return not (self.lost or self.resurrected or self.gaps or self.strange)
+
+
+class Life:
+    """One worker, from start to kill."""
+
+    def __init__(self, folder: Path, seed: int, number: int, *, forgetful: bool) -> None:
+        arguments = [str(folder), str(seed), str(number), *["--forgetful"] * forgetful]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.crash.worker", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=ROOT,
+            env={"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "PATH": "/usr/bin:/bin"},
+        )
+        self._lines: list[str] = []
+        self._is_audited = threading.Event()
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.endswith(b"\n"):  # else it was cut by the kill
+                text = line.decode()
+                self._lines.append(text)
+                if text.startswith("audited"):
+                    self._is_audited.set()
+        self._is_audited.set()
+
+    def wait_for_audit(self) -> None:
+        if not self._is_audited.wait(PATIENCE_S):
+            self._lines.append(f"not ready after {PATIENCE_S} s\n")
+
+    def kill(self) -> list[str]:
+        """The lines that it wrote."""
+        ended_before = self._process.poll() is not None
+        self._process.kill()
+        self._thread.join()
+        assert self._process.stderr is not None
+        errors = self._process.stderr.read().decode()
+        self._process.stderr.close()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._process.wait()
+        if ended_before:
+            last = errors.strip().splitlines()[-1:] or ["without a word"]
+            self._lines.append(f"the worker ended by itself: {last[0]}\n")
+        return self._lines
+
+
+def run(
+    cycles: int,
+    seconds: tuple[float, float],
+    *,
+    seed: int = 1,
+    forgetful: bool = False,
+    is_told: bool = False,
+    folder: Path | None = None,
+) -> Books:
+    """Kill so many times; one more life looks at the end."""
+    rng = random.Random(seed)
+    books = Books()
+    with tempfile.TemporaryDirectory(prefix="tandem-kill-", dir=folder) as name:
+        for cycle in range(cycles + 1):
+            life = Life(Path(name) / "log", seed, cycle + 1, forgetful=forgetful)
+            if cycle < cycles and rng.random() < 0.1:
+                time.sleep(rng.uniform(0.05, 0.5))  # in the middle of its start
+            else:
+                life.wait_for_audit()
+                if cycle < cycles:
+                    time.sleep(rng.uniform(*seconds))
+            books.read(life.kill())
+            if not books.is_clean:
+                break
+            if is_told and books.audits and (cycle + 1) % max(1, cycles // 10) == 0 and cycle < cycles:
+                size = sum(file.stat().st_size for file in Path(name, "log").iterdir())
+                print(
+                    f"  {cycle + 1} of {cycles} kills: {len(books.stored):,} acknowledged, "
+                    f"{len(books.ended):,} ended, log {size / 1e6:.1f} MB, "
+                    f"last recovery {books.recoveries_ms[-1]:.0f} ms "
+                    f"({books.replayed[-1]:,} records)",
+                    flush=True,
+                )
+    return books
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="kill", description=__doc__.split("\n\n")[0])
+    parser.add_argument("--cycles", type=int, default=100)
+    parser.add_argument("--seconds-per-cycle", default="0.3..0.8", help="a time, or a range")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--folder", type=Path, help="where to make the temporary folder")
+    parser.add_argument("--forgetful", action="store_true", help="the canary, for all cycles")
+    options = parser.parse_args(arguments)
+    low, _, high = options.seconds_per_cycle.partition("..")
+    books = run(
+        options.cycles,
+        (float(low), float(high or low)),
+        seed=options.seed,
+        forgetful=options.forgetful,
+        is_told=True,
+        folder=options.folder,
+    )
+    for what in (*books.gaps[:5], *books.strange[:5]):
+        print(f"  {what.strip()}")
+    if books.lost:
+        print(f"  lost: {sorted(books.lost)[:10]}")
+    if books.resurrected:
+        print(f"  back: {sorted(books.resurrected)[:10]}")
+    times = books.recoveries_ms or [0.0]
+    print(
+        f"{options.cycles} kills: {len(books.lost)} lost, {len(books.resurrected)} resurrected, "
+        f"{len(books.gaps)} gaps; recovery median {statistics.median(times):.0f} ms, "
+        f"worst {max(times):.0f} ms ({len(books.stored):,} acknowledged, {books.audits} audits)",
+        flush=True,
+    )
+    is_good = books.is_clean
+    if not options.forgetful:
+        canary = run(8, (0.2, 0.4), seed=options.seed, forgetful=True, folder=options.folder)
+        verdict = "THE HARNESS IS BLIND" if canary.is_clean else "as it must be"
+        print(
+            f"canary: {len(canary.lost)} lost, {len(canary.gaps) + len(canary.strange)} other "
+            f"complaints with writes kept in the process, {verdict}",
+            flush=True,
+        )
+        is_good = is_good and not canary.is_clean
+    return 0 if is_good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
