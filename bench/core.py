@@ -15,12 +15,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tandem.amqp.message import AmqpMessage, encode_message
 from tandem.core.commands import Attach, CreateQueue, Disposition, Flow, Send, Settle
-from tandem.core.effects import Deliver, Effect
+from tandem.core.effects import Deliver, Delivery, Effect
 from tandem.core.namespace import Namespace
 from tandem.engine.blocking import BlockingEngine, open_engine
 from tandem.settings import QueueSettings
@@ -102,8 +102,7 @@ def _fresh() -> Namespace:
     return namespace
 
 
-def _delivered(effects: object) -> list:  # type: ignore[type-arg]
-    assert isinstance(effects, list)
+def _delivered(effects: Sequence[Effect]) -> list[Delivery]:
     (effect,) = effects
     assert isinstance(effect, Deliver)
     return effect.deliveries
@@ -112,9 +111,10 @@ def _delivered(effects: object) -> list:  # type: ignore[type-arg]
 # --- through the durable log ----------------------------------------------------------------------
 
 
-def through_the_log(folder: Path, count: int, group: int) -> None:
-    """Batches of `group` sends, then as many locked and completed, each group one commit."""
-    received: list = []  # type: ignore[type-arg]
+def through_the_log(folder: Path, count: int, group: int, *, one_by_one: bool) -> None:
+    """`group` messages are sent, then as many locked, read and completed; each a commit. In one
+    command each, as a batch comes over the wire, or one by one, as from many small clients."""
+    received: list[Delivery] = []
 
     def on_effect(effect: Effect) -> None:
         if isinstance(effect, Deliver):
@@ -125,62 +125,28 @@ def through_the_log(folder: Path, count: int, group: int) -> None:
         engine.execute(Attach(1, "orders"))
         before, begin, cpu = _threads_cpu(), time.perf_counter(), time.process_time()
         for step in range(count // group):
-            engine.execute_all(Send("orders", (AmqpMessage(PAYLOAD),)) for _ in range(group))
-            engine.execute_all([Flow(1, group, step << 20)])
+            messages = [AmqpMessage(PAYLOAD) for _ in range(group)]
+            if one_by_one:
+                engine.execute_all(Send("orders", (message,)) for message in messages)
+            else:
+                engine.execute(Send("orders", messages))
+            engine.execute(Flow(1, group, step << 20))
             for delivery in received:
                 engine.body(delivery.body)
-            tokens = [delivery.token for delivery in received]
+            tokens = [delivery.token for delivery in received if delivery.token is not None]
             received.clear()
-            engine.execute_all(Settle("orders", (t,), Disposition.COMPLETE) for t in tokens)
+            if one_by_one:
+                engine.execute_all(Settle("orders", (t,), Disposition.COMPLETE) for t in tokens)
+            else:
+                engine.execute(Settle("orders", tokens, Disposition.COMPLETE))
         took, spent = time.perf_counter() - begin, time.process_time() - cpu
         threads = {name: t - before.get(name, 0.0) for name, t in _threads_cpu().items()}
-    say(f"log: send + lock + read + complete, groups of {group}", f"{count / took:,.0f} messages/s")
-    say("log: CPU a message, both threads", f"{spent / count * 1e6:.1f} µs")
-    for name, seconds in sorted(threads.items(), key=lambda item: -item[1])[:3]:
-        say(f"log:   of it in {name}", f"{seconds / count * 1e6:.1f} µs")
-
-
-def pipelined(folder: Path, count: int) -> None:
-    """Sends, deliveries and completes overlap, as over the wire: no step waits for its group."""
-    tokens: list[bytes] = []
-
-    def on_effect(effect: Effect) -> None:
-        if isinstance(effect, Deliver):
-            for delivery in effect.deliveries:
-                assert delivery.token is not None
-                tokens.append(delivery.token)
-
-    def commands(engine: BlockingEngine) -> Iterator[Send | Settle | Flow]:
-        sent = 0
-        window = 500
-        while sent < count or settled[0] < count:
-            for _ in range(min(100, count - sent)):
-                sent += 1
-                yield Send("orders", (AmqpMessage(PAYLOAD),))
-            engine.poll()
-            if tokens:
-                taken, tokens[:] = tokens[:], []
-                settled[0] += len(taken)
-                for token in taken:
-                    yield Settle("orders", (token,), Disposition.COMPLETE)
-                yield Flow(1, window, settled[0] << 20)
-            elif sent >= count:
-                engine.engine.flush()
-                time.sleep(0.0002)
-
-    settled = [0]
-    with open_engine(folder, decode=AmqpMessage, on_effect=on_effect) as engine:
-        engine.execute(CreateQueue("orders", SETTINGS))
-        engine.execute(Attach(1, "orders"))
-        engine.execute(Flow(1, 500, 1))
-        begin, cpu = time.perf_counter(), time.process_time()
-        engine.execute_all(commands(engine))
-        took, spent = time.perf_counter() - begin, time.process_time() - cpu
-    say(
-        "log: send, deliver and complete overlapped (aim ≥ 50,000)",
-        f"{count / took:,.0f} messages/s",
+    how = "one command a message" if one_by_one else "one command a group (aim ≥ 50,000)"
+    say(f"log: groups of {group}, {how}", f"{count / took:,.0f} messages/s")
+    main, commit = (
+        threads.get(name, 0.0) / count * 1e6 for name in ("MainThread", "tandem-commit")
     )
-    say("log: CPU a message, both threads", f"{spent / count * 1e6:.1f} µs")
+    say("log:   CPU a message, engine's thread + commit thread", f"{main:.1f} + {commit:.1f} µs")
 
 
 def _threads_cpu() -> dict[str, float]:
@@ -316,9 +282,9 @@ def main() -> None:
         the_disk(root / "disk")
         core_alone(20_000)
         depth(options.messages)
-        for group in (100, 500):
-            through_the_log(root / f"groups-{group}", 100_000, group)
-        pipelined(root / "overlapped", 200_000)
+        for group, one_by_one in ((100, False), (500, False), (500, True)):
+            name = f"groups-{group}-{one_by_one}"
+            through_the_log(root / name, 100_000, group, one_by_one=one_by_one)
         a_million(root / "million", options.messages)
     finally:
         shutil.rmtree(root)

@@ -91,6 +91,17 @@ class Divergence(AssertionError):
     """Core and model differ."""
 
 
+@dataclass(frozen=True)
+class Step:
+    """What was done to both, so that it can be done again without some of the steps before it."""
+
+    what: str
+    now: int
+    command: c.Command | None = None
+    locks: Mapping[int, tuple[str, int]] = field(default_factory=dict)
+    """Path and number of what the command's tokens lock: tokens differ from run to run."""
+
+
 SYSTEM_REASONS: Final = (
     "MaxDeliveryCountExceeded",
     "TTLExpiredException",
@@ -122,14 +133,14 @@ class Judge:
         self.bodies: dict[int, Message] = {}
         self.letters: dict[bytes, Message] = {}
         self.tokens: dict[bytes, bytes] = {}  # the model's → core's
-        self.trace: list[str] = []
+        self.steps: list[Step] = []
         self.seen: Counter[str] = Counter()
 
     # --- both sides -------------------------------------------------------------------------------
 
     def do(self, command: c.Command) -> Answer | None:
         """The same command to both, and a tick; None if both refuse it for the same reason."""
-        self.trace.append(f"{self.now}: {brief(command)}")
+        self.steps.append(Step("do", self.now, command, self.locks_of(command)))
         outcome: e.Outcome | None = None
         real_refusal = model_refusal = None
         answer = Answer()
@@ -150,25 +161,31 @@ class Judge:
         self.seen[f"{type(command).__name__}: {done}"] += 1
         if outcome is not None:
             self.check_reply(outcome.reply, answer.reply)
-            self.check_effects(outcome, answer)
-        self.tick(is_told=False)
+        self.pass_time(outcome, answer)
         return None if outcome is None else answer
 
-    def tick(self, *, is_told: bool = True) -> None:
-        if is_told:
-            self.trace.append(f"{self.now}: tick")
-        outcome = self.take(self.real.tick(self.now))
-        self.check_effects(outcome, self.model.tick(self.now))
+    def tick(self) -> None:
+        self.steps.append(Step("tick", self.now))
+        self.pass_time(None, Answer())
+
+    def pass_time(self, outcome: e.Outcome | None, answer: Answer) -> None:
+        """A tick for both. Whether something happened in the command or in the tick is the same: the
+        engine lets one follow the other before anything else."""
+        ticked = self.take(self.real.tick(self.now))
+        self.check_effects(
+            [*(outcome.effects if outcome is not None else ()), *ticked.effects],
+            answer.then(self.model.tick(self.now)),
+        )
         self.check("overdue", self.real.next_deadline() > self.now, True)
         self.check_state()
 
-    def take_snapshot(self) -> None:
-        self.trace.append(f"{self.now}: dump")
+    def dump(self) -> None:
+        self.steps.append(Step("dump", self.now))
         self.snapshot = (b"".join(self.real.dump()), len(self.changes))
 
     def restart(self) -> None:
         """Core dies, and is made again from its changes, or the last dump and the changes since."""
-        self.trace.append(f"{self.now}: restart {'with' if self.snapshot else 'without'} a dump")
+        self.steps.append(Step("restart", self.now))
         self.seen["restart"] += 1
         if self.snapshot is None:
             self.real, since = self.factory(), 0
@@ -179,9 +196,7 @@ class Judge:
             self.real.replay(change)
         self.snapshot = None
         self.check_state()
-        outcome = self.take(self.real.restart(self.now))
-        self.check_effects(outcome, self.model.restart(self.now))
-        self.tick(is_told=False)
+        self.pass_time(self.take(self.real.restart(self.now)), self.model.restart(self.now))
 
     def take(self, outcome: e.Outcome) -> e.Outcome:
         """Notes the changes, and answers what core asks the engine for."""
@@ -215,6 +230,36 @@ class Judge:
                 if reason is not None:
                     self.seen[f"dead: {reason!s}"] += 1
 
+    def locks_of(self, command: c.Command) -> dict[int, tuple[str, int]]:
+        held = {
+            item.token: (path, item.number)
+            for path, entity in self.model.entities.items()
+            for item in entity.items
+        }
+        tokens = command.tokens if isinstance(command, c.Settle | c.Renew) else ()
+        return {place: held[token] for place, token in enumerate(tokens) if token in held}
+
+    def again(self, step: Step) -> None:
+        """Does a step of another run."""
+        self.now = step.now
+        match step.what:
+            case "tick":
+                self.tick()
+            case "dump":
+                self.dump()
+            case "restart":
+                self.restart()
+            case _ if isinstance(command := step.command, c.Settle | c.Renew):
+                tokens = list(command.tokens)
+                for place, (path, number) in step.locks.items():
+                    entity = self.model.entities.get(path)
+                    for item in () if entity is None else entity.items:
+                        if item.number == number and item.token is not None:
+                            tokens[place] = item.token
+                self.do(replace(command, tokens=tokens))
+            case _ if step.command is not None:
+                self.do(step.command)
+
     def translated(self, command: c.Command) -> c.Command:
         """The command with core's lock tokens in place of the model's."""
         if isinstance(command, c.Settle | c.Renew):
@@ -228,8 +273,8 @@ class Judge:
 
     def check(self, what: str, real: object, model: object) -> None:
         if real != model:
-            steps = "\n  ".join(self.trace)
-            raise Divergence(f"{what}\n core: {real}\nmodel: {model}\n  {steps}")
+            done = [f"{x.now}: {brief(x.command) if x.command else x.what}" for x in self.steps]
+            raise Divergence("\n  ".join([what, f" core: {real}", f"model: {model}", *done]))
 
     def check_reply(self, real: object, model: object) -> None:
         if isinstance(model, list) and model and isinstance(model[0], Item):
@@ -243,10 +288,10 @@ class Judge:
         else:
             self.check("reply", real, model)
 
-    def check_effects(self, outcome: e.Outcome, answer: Answer) -> None:
+    def check_effects(self, effects: Sequence[e.Effect], answer: Answer) -> None:
         delivered: dict[int, list[e.Delivery]] = {}
         closed = {}
-        for effect in outcome.effects:
+        for effect in effects:
             match effect:
                 case e.Deliver(link, deliveries):
                     delivered.setdefault(link, []).extend(deliveries)
@@ -259,7 +304,7 @@ class Judge:
             self.check_deliveries(f"link {link}", deliveries, answer.delivered[link])
         granted = {
             g.link: (g.session_id, g.locked_until_ms)
-            for g in outcome.effects
+            for g in effects
             if isinstance(g, e.SessionGranted)
         }
         self.check("granted", granted, answer.granted)
@@ -314,3 +359,34 @@ def shown_item(item: Item) -> Shown:
         item.session,
         shown_edits(item.edits),
     )
+
+
+# --- what remains of a long story -----------------------------------------------------------------
+
+
+def failure_of(steps: Sequence[Step], factory: Factory) -> Exception | None:
+    judge = Judge(factory)
+    try:
+        for step in steps:
+            judge.again(step)
+    except Exception as error:  # noqa: BLE001 - whatever core raises is what is looked for
+        return error
+    return None
+
+
+def reduced(steps: Sequence[Step], factory: Factory) -> Exception | None:
+    """The failure of these steps with all taken away that it does not need (and quicker than
+    Hypothesis would). None if it does not come again."""
+    failure = failure_of(steps, factory)
+    left, size = list(steps), len(steps)
+    while failure is not None and size:
+        at = 0
+        while at < len(left):
+            fewer = left[:at] + left[at + size :]
+            again = failure_of(fewer, factory)
+            if again is not None and str(again).split("\n")[0] == str(failure).split("\n")[0]:
+                left, failure = fewer, again
+            else:
+                at += size
+        size //= 2
+    return failure

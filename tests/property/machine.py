@@ -27,7 +27,7 @@ from tandem.settings import (
     SubscriptionSettings,
     TopicSettings,
 )
-from tests.property.judge import RULES, Factory, Judge, Letter
+from tests.property.judge import RULES, Factory, Judge, Letter, Step
 from tests.property.model import Item
 
 LEVELS: Final = PrioritySettings(levels=3)
@@ -37,6 +37,9 @@ COVERAGE: Final[Counter[str]] = Counter()
 """What happened in all runs of this process: command and outcome → times."""
 
 SESSION_COMMANDS: Final = (c.RenewSession, c.SetSessionState, c.GetSessionState, c.ListSessions)
+
+LAST: Final[list[Step]] = []
+"""The steps of the run that ended last: of the one that failed, if one failed."""
 
 picks = st.integers(0, 63)
 """Stands for "one of those that there are now"."""
@@ -132,7 +135,8 @@ class Machine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         COVERAGE.update(self.judge.seen)
-        COVERAGE["steps"] += len(self.judge.trace)
+        COVERAGE["steps"] += len(self.judge.steps)
+        LAST[:] = self.judge.steps
 
     # --- the world --------------------------------------------------------------------------------
 
@@ -495,7 +499,6 @@ class Machine(RuleBasedStateMachine):
     def wait_without_a_tick(self, millis: int) -> None:
         """Ticks may come late: the next command finds a clock that nobody has looked at."""
         self.judge.now += millis
-        self.judge.trace.append(f"{self.judge.now}: (no tick)")
 
     @rule(offset=st.sampled_from((0, 0, -1, 1)), is_late=st.booleans())
     def wait_for_deadline(self, offset: int, is_late: bool) -> None:
@@ -512,7 +515,7 @@ class Machine(RuleBasedStateMachine):
         if pick % 4 == 0:
             self.judge.restart()
         elif pick % 4 == 1:
-            self.judge.take_snapshot()
+            self.judge.dump()
 
     # --- managing ---------------------------------------------------------------------------------
 

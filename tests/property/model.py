@@ -122,6 +122,13 @@ class Answer:
     granted: dict[int, tuple[str, int]] = field(default_factory=dict)
     closed: dict[int, type[errors.Refused]] = field(default_factory=dict)
 
+    def then(self, later: Answer) -> Answer:
+        delivered = {n: list(items) for n, items in self.delivered.items()}
+        for link, items in later.delivered.items():
+            delivered.setdefault(link, []).extend(items)
+        granted, closed = {**self.granted, **later.granted}, {**self.closed, **later.closed}
+        return Answer(self.reply, delivered, granted, closed)
+
 
 class Model:
     def __init__(self, meanings: Mapping[str, tuple[Selects, Edits | None]]) -> None:

@@ -190,7 +190,7 @@ class Namespace:
 
     # --- entities ---------------------------------------------------------------------------------
 
-    def dump(self) -> list[bytes]:
+    def dump(self) -> list[bytearray]:
         """The whole state, for an index. Links and transactions are not part of it."""
         return self._registry.dump()
 

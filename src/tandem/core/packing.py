@@ -16,21 +16,22 @@ _ABSENT: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
 class Writer:
-    __slots__ = ("parts",)
+    __slots__ = ("data",)
 
     def __init__(self) -> None:
-        self.parts: list[bytes] = []
+        self.data = bytearray()
+        """One block: thousands of small ones would leave the memory in pieces."""
 
     def number(self, value: int) -> None:
         """An integer of 0 to 64 bits."""
-        self.parts.append(_NUMBER.pack(value))
+        self.data += _NUMBER.pack(value)
 
     def bytes(self, value: bytes | None) -> None:
         if value is None:
-            self.parts.append(_NUMBER.pack(_ABSENT))
+            self.data += _NUMBER.pack(_ABSENT)
         else:
-            self.parts.append(_NUMBER.pack(len(value)))
-            self.parts.append(value)
+            self.data += _NUMBER.pack(len(value))
+            self.data += value
 
     def text(self, value: str | None) -> None:
         self.bytes(None if value is None else value.encode())
@@ -39,7 +40,11 @@ class Writer:
         self.text(json.dumps(value, separators=(",", ":")))
 
     def column(self, value: array[int] | None) -> None:
-        self.bytes(None if value is None else value.tobytes())
+        if value is None:
+            self.data += _NUMBER.pack(_ABSENT)
+        else:
+            self.data += _NUMBER.pack(len(value) * value.itemsize)
+            self.data += memoryview(value).cast("B")
 
 
 class Reader:

@@ -247,7 +247,7 @@ class Registry:
         if idle != NEVER and queue.kind is not EntityKind.DEAD_LETTER:
             self.book.wake(queue, max(queue.accessed_ms, self.now - idle + 1) + idle)
 
-    def dump(self) -> list[bytes]:
+    def dump(self) -> list[bytearray]:
         """The whole state, for an index. Links and transactions are not part of it."""
         out, book = Writer(), self.book
         out.number(INDEX_VERSION)
@@ -274,7 +274,7 @@ class Registry:
             queue.dump(out)
             if queue.dead_letter is not None:
                 queue.dead_letter.dump(out)
-        return out.parts
+        return [out.data]
 
     @classmethod
     def load(cls, data: bytes | memoryview) -> Registry:

@@ -153,15 +153,15 @@ class Bodies:
 
     # --- the form in the index --------------------------------------------------------------------
 
-    def dump(self) -> list[bytes]:
+    def dump(self) -> list[bytearray]:
         """A copy of everything, as raw columns (native byte order is little-endian wherever we
         run)."""
-        parts = [_HEAD.pack(len(self._pages), self.live_bytes)]
+        out = bytearray(_HEAD.pack(len(self._pages), self.live_bytes))
         for key, page in self._pages.items():
-            parts.append(_PAGE_HEAD.pack(key, page.live, page.lowest))
-            parts.append(page.places.tobytes())
-            parts.append(bytes(page.sizes))
-        return parts
+            out += _PAGE_HEAD.pack(key, page.live, page.lowest)
+            out += memoryview(page.places).cast("B")
+            out += page.sizes
+        return [out]
 
     @classmethod
     def load(cls, data: memoryview) -> Bodies:

@@ -25,7 +25,7 @@ from tandem.engine.bodies import Bodies
 from tandem.engine.committer import Committer, Lane
 from tandem.engine.metrics import Metrics
 from tandem.errors import StoreError
-from tandem.store.api import Store
+from tandem.store.api import Buffer, Store
 from tandem.store.records import encode_into
 
 
@@ -34,7 +34,7 @@ class _Snapshot(NamedTuple):
 
     group: int
     place: int
-    data: list[bytes]
+    data: list[Buffer]
 
 
 class Compactor:
@@ -111,13 +111,20 @@ class Compactor:
             self._save_if_durable(self._snapshot)
         elif self._last is not None:
             self._finish(self._last)
-        elif self._committer.end - self._index_place >= max(
-            self._segment_bytes, 2 * self._index_bytes
-        ):
+        elif self._is_index_due():
             self._take_snapshot()
-        elif self._is_too_long():
+        elif self._is_too_long() and self._floor + self._segment_bytes <= self._limit():
             with suppress(StoreError):  # a body that cannot be read; the engine has ended by now
                 self._shorten()
+
+    def _is_index_due(self) -> bool:
+        written = self._committer.end - self._index_place
+        if written >= max(self._segment_bytes, 2 * self._index_bytes):
+            return True
+        # All was consumed, so the next index is small, and only the age of the last one keeps
+        # what is dead.
+        is_kept_by_age = self._floor + self._segment_bytes > self._former_place
+        return is_kept_by_age and written >= self._segment_bytes // 16 and self._is_too_long()
 
     # --- the index --------------------------------------------------------------------------------
 
@@ -162,10 +169,7 @@ class Compactor:
 
     def _is_too_long(self) -> bool:
         length = self._committer.end - self._floor
-        return (
-            length > 2 * self._bodies.live_bytes + 2 * self._segment_bytes
-            and self._floor + self._segment_bytes <= self._limit()
-        )
+        return length > 2 * self._bodies.live_bytes + 2 * self._segment_bytes
 
     def _shorten(self) -> None:
         """One step: write some bodies again or, when the old end has none left, drop it."""

@@ -244,6 +244,7 @@ class Engine:
         self.is_closed = True
         self._committer.wants_sync = True
         self._committer.flush()
+        self._free_late()
         self._compactor.save_last(done)
 
     def fail(self, why: Exception) -> None:
@@ -336,14 +337,18 @@ class Engine:
         if self.failure is not None:
             return
         self._release()
-        now_ms = self._clock.now_ms()
-        while self._late and self._late[0][0] <= now_ms:
-            for number in self._late.popleft()[1]:
-                self._bodies.free(number)
+        self._free_late()
         self._trim()
         self._compactor.advance()
         if self._on_commit is not None:
             self._on_commit()
+
+    def _free_late(self) -> None:
+        """Nobody can read these bodies any more."""
+        now_ms = self._clock.now_ms()
+        while self._late and (self.is_closed or self._late[0][0] <= now_ms):
+            for number in self._late.popleft()[1]:
+                self._bodies.free(number)
 
     def _release(self) -> None:
         """Let out what rests on durable groups, in order."""

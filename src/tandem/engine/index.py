@@ -15,6 +15,7 @@ from tandem.core.namespace import Namespace
 from tandem.engine.bodies import Bodies
 from tandem.errors import StoreError
 from tandem.model import Millis
+from tandem.store.api import Buffer
 
 VERSION: Final = 1
 _HEAD: Final = Struct("<IQQQQ")
@@ -29,7 +30,9 @@ class Recalled(NamedTuple):
     """When it was made, by the clock of that life."""
 
 
-def pack(namespace: Namespace, bodies: Bodies, freed: Iterable[int], now_ms: Millis) -> list[bytes]:
+def pack(
+    namespace: Namespace, bodies: Bodies, freed: Iterable[int], now_ms: Millis
+) -> list[Buffer]:
     """`freed`: bodies that nobody needs, but that still stand in `bodies` for late readers."""
     state = namespace.dump()
     places = bodies.dump()

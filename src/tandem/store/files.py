@@ -279,10 +279,12 @@ class FileStore:
         )
 
     def close(self) -> None:
-        """Also leaves the mark of a clean end, synced."""
+        """Also leaves the mark of a clean end, synced, and no spare."""
         if self._lock_file is not None and self._broken is None:
             try:
                 self._active_file.pwrite_synced([self._mark()], self._active.offset(self.end))
+                while self._spares:
+                    self._disk.unlink(self._path(self._spares.pop()))
             except OSError as error:
                 raise self._failed("cannot close", error) from error
             finally:

@@ -50,7 +50,7 @@ def check(table: Table, alive: set[int]) -> None:
 def reloaded(table: Table) -> Table:
     out = Writer()
     table.dump(out)
-    return Table.load(Reader(b"".join(out.parts)))
+    return Table.load(Reader(bytes(out.data)))
 
 
 def test_rows_are_found_by_index() -> None:

@@ -9,7 +9,7 @@ import pytest
 from tandem.engine.bodies import LARGEST, NOWHERE, PAGE, Bodies, size_class
 
 
-def load(parts: list[bytes]) -> Bodies:
+def load(parts: list[bytearray]) -> Bodies:
     return Bodies.load(memoryview(b"".join(parts)))
 
 
