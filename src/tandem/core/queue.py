@@ -454,23 +454,12 @@ class Queue:
     # --- settling ---------------------------------------------------------------------------------
 
     def give_back(self, number: int, reason: Return, edits: bytes | None) -> None:
-        found = self.find(number)
-        assert found is not None
+        """Its lock ends, and it is there again for others."""
+        found, session = self._end_lock(number, Trigger.RETURN, edits)
         part, chunk, row, index = found
-        state = chunk.states[row]
-        following = after(state, Trigger.RETURN)
-        self.counts[state] -= 1
-        self.counts[following] += 1
-        chunk.states[row] = following
-        self.locks.pop(number, None)
         if reason.is_counted:
             chunk.set_count(row, chunk.count(row) + 1)
-        if edits is not None:
-            self.edits[number] = self.book.same(edits)
-        session = self.session_of(chunk, row)
-        if session is not None:
-            session.held.discard(number)
-        if following != _WAITING:
+        if chunk.states[row] != _WAITING:
             return
         expires = chunk.expiry(row)
         if expires != NEVER:
@@ -486,11 +475,16 @@ class Queue:
 
     def set_aside(self, number: int, edits: bytes | None) -> None:
         """Deferred: only its number leads to it from now on."""
+        self._end_lock(number, Trigger.DEFER, edits)
+
+    def _end_lock(
+        self, number: int, trigger: Trigger, edits: bytes | None
+    ) -> tuple[Found, Session | None]:
         found = self.find(number)
         assert found is not None
-        _, chunk, row, _ = found
+        chunk, row = found.chunk, found.row
         state = chunk.states[row]
-        following = after(state, Trigger.DEFER)
+        following = after(state, trigger)
         self.counts[state] -= 1
         self.counts[following] += 1
         chunk.states[row] = following
@@ -500,12 +494,15 @@ class Queue:
         session = self.session_of(chunk, row)
         if session is not None:
             session.held.discard(number)
+        return found, session
 
     def extend(self, number: int, until: Millis) -> None:
         lock = self.locks.get(number)
         if lock is not None:
             self.locks[number] = (until, *lock[1:])
             self.locks.move_to_end(number)
+            if until < self.wakes_at:  # the lock duration may have been shortened meanwhile
+                self.book.wake(self, until)
 
     # --- scheduled, purged, re-ranked
     # ---------------------------------------------------------------
