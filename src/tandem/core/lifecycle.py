@@ -155,7 +155,7 @@ def accept(
         body,
         _SCHEDULED if due else _WAITING,
         # A scheduled message lives from its due time on.
-        NEVER if ttl == NEVER else (due or time) + ttl,
+        NEVER if ttl == NEVER else min((due or time) + ttl, NEVER),
         due,
         size,
         0 if queue.level_of is None else queue.level_of(message),

@@ -191,3 +191,12 @@ def test_a_changed_default_holds_for_new_messages(lived: World) -> None:
     assert lived.waiting("q") == ["old"]
     lived.wait(HOUR)
     assert lived.waiting("q") == []
+
+
+def test_a_life_longer_than_time(lived: World) -> None:
+    """The latest time and the longest life that AMQP can write do not make a number that no
+    column can hold."""
+    lived.queue("q")
+    lived.send("q", "late", ttl_ms=2**32 - 1, scheduled_ms=2**63 - 1)
+    lived.lull()
+    assert [shown.state for shown in lived.browse("q")] == [State.SCHEDULED]
