@@ -12,8 +12,11 @@ A process that is killed leaves a disk whose cache is ahead of it: what the next
 and serves must survive a power cut, too.
 
 Then it flips single bits in folders at rest: each must be detected and named, or change nothing.
-And since a harness without teeth finds nothing, it runs with the syncs left out and must find
-losses (the canary). Level 1 is the store alone, here; a level on top uses `after_power_cut` alike.
+And since a harness without teeth finds nothing, it runs with the syncs left out, and with faults in
+the engine's compaction, and must find losses (the canaries).
+
+Level 1 is the store alone, here. Level 2 is the whole engine on it (`engine_images.py`), and gets
+half of the images.
 """
 
 from __future__ import annotations
@@ -32,15 +35,14 @@ from tandem.errors import CorruptLogError, StoreError
 from tandem.store.api import GROUP_HEADER, Group, Index
 from tandem.store.files import FileStore
 from tandem.store.segment import GROUP, HEADER, MARK, pack_group
+from tests.crash.engine_images import engine_images
+from tests.crash.ledger import Bad
 from tests.crash.recording_disk import EVERY_SYNC, Killed, Note, RecordingDisk, after_power_cut
 
 FOLDER = "data"
 STEPS = 70
 IMAGES_PER_RUN = 60
-
-
-class Bad(Exception):
-    """A promise that was not kept."""
+ENGINE_IMAGES_PER_RUN = 40
 
 
 # --- what was promised ----------------------------------------------------------------------------
@@ -331,22 +333,24 @@ def run(job: Job) -> list[tuple[int, str]]:
     """(seed, result) of each image or flip; the result of a good image is ""."""
     try:
         return _run(job)
-    except StoreError as error:  # before any cut; and it cannot be sent to another process
+    except (Bad, StoreError) as error:  # before any cut; it cannot be sent to another process
         return [(job.seed, f"{type(error).__name__}: {error}")]
 
 
 def _run(job: Job) -> list[tuple[int, str]]:
     if job.kind == "flip":
         return [(job.seed, result) for result in flips(job.seed, job.images)]
+    level, _, fault = job.kind.partition(": ")
+    if level == "engine":
+        found = engine_images(job.seed, job.images, fault)
+        return [(job.seed, result or "") for result in found]
     forgets = {"image": frozenset[str](), "canary": EVERY_SYNC}.get(job.kind, {job.kind})
     return [(job.seed, result or "") for result in images(job.seed, job.images, forgets)]
 
 
 def jobs(kind: str, seed: int, count: int) -> list[Job]:
-    return [
-        Job(kind, seed + done, min(IMAGES_PER_RUN, count - done))
-        for done in range(0, count, IMAGES_PER_RUN)
-    ]
+    most = ENGINE_IMAGES_PER_RUN if kind.startswith("engine") else IMAGES_PER_RUN
+    return [Job(kind, seed + done, min(most, count - done)) for done in range(0, count, most)]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -357,7 +361,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--no-sync", action="store_true", help="the images without any sync")
     options = parser.parse_args(arguments)
-    began = time.monotonic()
     with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
 
         def results(kind: str, count: int) -> list[tuple[int, str]]:
@@ -369,13 +372,22 @@ def main(arguments: list[str] | None = None) -> int:
             return found
 
         failed = False
-        cut = results("canary" if options.no_sync else "image", options.images)
-        bad = [(seed, what) for seed, what in cut if what]
-        for seed, what in bad[:5]:
-            print(f"  seed {seed}: {what}")
-        rate = len(cut) / (time.monotonic() - began)
-        print(f"{len(cut)} images: {len(bad)} bad ({rate:.0f} images/s)", flush=True)
-        failed |= bool(bad)
+        images_in_all = bad_in_all = 0
+        for level, kind, canary, count in (
+            ("store", "image", "canary", options.images - options.images // 2),
+            ("engine", "engine", "engine: unsynced", options.images // 2),
+        ):
+            level_began = time.monotonic()
+            cut = results(canary if options.no_sync else kind, count)
+            bad = [(seed, what) for seed, what in cut if what]
+            for seed, what in bad[:5]:
+                print(f"  seed {seed}: {what}")
+            rate = len(cut) / (time.monotonic() - level_began)
+            print(f"{level}: {len(cut)} images, {len(bad)} bad ({rate:.0f} images/s)", flush=True)
+            images_in_all += len(cut)
+            bad_in_all += len(bad)
+        print(f"{images_in_all} images: {bad_in_all} bad", flush=True)
+        failed |= bool(bad_in_all)
 
         flipped = results("flip", options.flips)
         silent = [(s, what) for s, what in flipped if what not in ("detected", "harmless")]
@@ -394,6 +406,10 @@ def main(arguments: list[str] | None = None) -> int:
             ("write", 100, "without the sync of a group"),
             ("folder", 100, "without the sync of a folder"),
             ("file", 100, "without the sync of a file"),
+            ("engine: unsynced", 80, "of the engine without the sync of a group"),
+            ("engine: told early", 80, "of an engine that answers before the sync"),
+            ("engine: dropped early", 240, "of an engine that drops a body before it has moved"),
+            ("engine: index between", 240, "of an engine with an index amid a move"),
         ):
             found = results(kind, count)
             losses = sum(bool(what) for _, what in found)

@@ -6,8 +6,9 @@ import random
 
 import pytest
 
+from tests.crash.engine_images import record_run
 from tests.crash.powercut import Job, run
-from tests.crash.recording_disk import Killed, RecordingDisk, after_power_cut
+from tests.crash.recording_disk import Killed, RecordingDisk, Rename, after_power_cut
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
@@ -28,6 +29,29 @@ def test_the_harness_finds_what_is_lost_without_a_sync(kind: str) -> None:
     """All syncs left out, or one kind of them: if nothing is found, the harness is blind."""
     results = [what for seed in (1, 2) for _, what in run(Job(kind, seed, 20))]
     assert any(results)
+
+
+@pytest.mark.parametrize("seed", [1, 4, 8])
+def test_no_power_cut_breaks_what_the_engine_promised(seed: int) -> None:
+    """35 images each of a whole engine: every kind of command, indexes, compaction, restarts."""
+    assert [what for _, what in run(Job("engine", seed, 35)) if what] == []
+
+
+def test_the_engine_images_come_from_a_log_that_was_compacted() -> None:
+    """Else they would prove less than they say."""
+    runs = [record_run(seed) for seed in (1, 4, 8)]
+    assert all(one.indexes > 2 for one in runs)
+    assert sum(one.moved for one in runs) > 10
+    renamed = [o for one in runs for o in one.disk.journal if isinstance(o, Rename)]
+    assert any(o.new_path.endswith(".spare") for o in renamed)
+    assert any(o.path.endswith(".spare") for o in renamed)
+    assert any(len(one.lives) > 1 for one in runs)
+
+
+@pytest.mark.parametrize("fault", ["unsynced", "told early", "dropped early", "index between"])
+def test_the_harness_finds_what_an_engine_in_a_hurry_loses(fault: str) -> None:
+    results = (run(Job(f"engine: {fault}", seed, 40)) for seed in (4, 8, 3, 2))
+    assert any(what for found in results for _, what in found)
 
 
 def test_what_was_synced_is_there_and_the_rest_may_be() -> None:

@@ -41,7 +41,7 @@ from tandem.engine.engine import Tuning
 from tandem.errors import EntityExistsError, TandemError
 from tandem.limits import KIB, MAX_BROWSE, MIB
 from tandem.settings import QueueSettings
-from tandem.store.api import Buffer
+from tandem.store.api import GROUP_HEADER, Buffer
 from tandem.store.disk import File, RealDisk, RealFile
 from tandem.store.files import FileStore
 
@@ -70,7 +70,7 @@ class ForgetfulDisk(RealDisk):
     """Keeps the last few groups in this process for a while, as no store may: the canary."""
 
     __slots__ = ("_files", "kept")
-    EVERY: Final = 6
+    EVERY: Final = 16
 
     def __init__(self) -> None:
         self._files: dict[str, Any] = {}
@@ -100,9 +100,9 @@ class ForgetfulDisk(RealDisk):
     def keep(self, file: RealFile, offset: int, data: bytes) -> None:
         self.kept.append((file, offset, data))
         if len(self.kept) >= self.EVERY:
-            kept, self.kept = self.kept, []
-            for file, at, part in kept:
+            for file, at, part in self.kept:
                 file.pwrite([part], at)
+            self.kept = []  # only now: another thread may be reading
 
 
 class ForgetfulFile:
@@ -112,6 +112,12 @@ class ForgetfulFile:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
+
+    def pwrite(self, buffers: Sequence[Buffer], offset: int) -> None:
+        if sum(map(len, buffers)) == GROUP_HEADER:  # the mark of an idle log goes with its groups
+            self.pwrite_synced(buffers, offset)
+        else:
+            self._inner.pwrite(buffers, offset)
 
     def pwrite_synced(self, buffers: Sequence[Buffer], offset: int) -> None:
         self._disk.keep(self._inner, offset, b"".join(buffers))
