@@ -129,7 +129,8 @@ class Judge:
         self.model = Model(MEANINGS)
         self.now = START
         self.changes: list[Change] = []
-        self.snapshot: tuple[bytes, int] | None = None
+        self.snapshot: tuple[bytes, int, set[int]] | None = None
+        self.freed: set[int] = set()
         self.bodies: dict[int, Message] = {}
         self.letters: dict[bytes, Message] = {}
         self.tokens: dict[bytes, bytes] = {}  # the model's → core's
@@ -169,29 +170,32 @@ class Judge:
         self.pass_time(None, Answer())
 
     def pass_time(self, outcome: e.Outcome | None, answer: Answer) -> None:
-        """A tick for both. Whether something happened in the command or in the tick is the same: the
-        engine lets one follow the other before anything else."""
+        """A tick for both. Whether something happened in the command or in the tick is the same:
+        the engine lets one follow the other before anything else."""
         ticked = self.take(self.real.tick(self.now))
         self.check_effects(
             [*(outcome.effects if outcome is not None else ()), *ticked.effects],
             answer.then(self.model.tick(self.now)),
         )
-        self.check("overdue", self.real.next_deadline() > self.now, True)
+        wanted = self.real.next_deadline()
+        self.check("overdue", wanted > self.now, True)
+        self.check("would wake late", wanted <= self.model.next_deadline(), True)
         self.check_state()
 
     def dump(self) -> None:
         self.steps.append(Step("dump", self.now))
-        self.snapshot = (b"".join(self.real.dump()), len(self.changes))
+        self.snapshot = (b"".join(self.real.dump()), len(self.changes), set(self.freed))
 
     def restart(self) -> None:
         """Core dies, and is made again from its changes, or the last dump and the changes since."""
         self.steps.append(Step("restart", self.now))
         self.seen["restart"] += 1
         if self.snapshot is None:
-            self.real, since = self.factory(), 0
+            self.real, since, self.freed = self.factory(), 0, set()
         else:
             self.seen["restart with a dump"] += 1
-            self.real, since = type(self.real).load(self.snapshot[0]), self.snapshot[1]
+            dumped, since, self.freed = self.snapshot
+            self.real = type(self.real).load(dumped)
         for change in self.changes[since:]:
             self.real.replay(change)
         self.snapshot = None
@@ -337,7 +341,8 @@ class Judge:
         )
 
     def check_state(self) -> None:
-        """All that browsing shows, of every entity."""
+        """All that browsing shows, of every entity; the counters; and which bodies are needed."""
+        needed: set[int] = set()
         for path, entity in self.model.entities.items():
             outcome = self.real.apply(c.Browse(path, 0, MAX_BROWSE), self.now)
             assert isinstance(outcome.reply, tuple | list)
@@ -346,6 +351,17 @@ class Judge:
             self.check(f"browse {path}", real, [shown_item(item) for item in items])
             states = [d.state for d in outcome.reply]
             self.check(f"states in {path}", states, [item.state for item in items])
+            needed.update(delivery.body for delivery in outcome.reply)
+            counted = Counter(item.state for item in items)
+            queue = self.real.find(path)
+            self.check(f"counts of {path}", queue.counts, [counted[state] for state in State])
+            size = sum(len(item.message.payload) for item in items)
+            self.check(f"size of {path}", queue.size_bytes, size)
+        self.check("freed again", sorted(self.freed.intersection(self.real.freed)), [])
+        self.check("freed twice", len(set(self.real.freed)), len(self.real.freed))
+        self.freed.update(self.real.freed)
+        self.real.freed.clear()
+        self.check("freed", sorted(self.freed), sorted(self.bodies.keys() - needed))
 
 
 def shown_item(item: Item) -> Shown:

@@ -12,7 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
 
 from tandem.changes import Mode, Note
 from tandem.core import commands as c
@@ -133,9 +139,14 @@ class Machine(RuleBasedStateMachine):
         self.receivers: list[str] = []
         self.last_nonce = 0
 
+    @invariant()
+    def count(self) -> None:
+        COVERAGE["steps"] += 1
+
     def teardown(self) -> None:
         COVERAGE.update(self.judge.seen)
-        COVERAGE["steps"] += len(self.judge.steps)
+        COVERAGE["steps"] -= 1  # the world's
+        COVERAGE["runs"] += 1
         LAST[:] = self.judge.steps
 
     # --- the world --------------------------------------------------------------------------------

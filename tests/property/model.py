@@ -446,7 +446,8 @@ class Model:
             while in_vain < len(entity.hungry):
                 number = entity.hungry.pop(0)
                 link = self.links[number]
-                item = self.best(entity, link, now) if entity.serves else None
+                is_passing = entity.passes_on and entity.passes_on_at <= now  # that goes first
+                item = self.best(entity, link, now) if entity.serves and not is_passing else None
                 in_vain += 1
                 if item is not None:
                     in_vain = 0
@@ -595,6 +596,7 @@ class Model:
         item.state = State.DEFERRED if was_deferred else State.WAITING
         item.token, item.until = None, NEVER
         item.count += is_counted
+        entity.passes_on_at = now
         limit = entity.asks("max_delivery_count")
         if is_counted and limit is not None and item.count >= limit:
             self.dead_letter(path, item, now, "MaxDeliveryCountExceeded")
@@ -714,40 +716,45 @@ class Model:
     # --- time -------------------------------------------------------------------------------------
 
     def tick(self, now: int) -> Answer:
-        """All that is due by now, in the order of its time. Messages that go on from here do so
-        last, and therefore in the order of receiving."""
+        """All that is due by now, in the order of its time. What goes on from here to another
+        entity must be read from the disk first, so receivers are served before it arrives."""
         self.answer = Answer()
-        while events := [event for event in self.events(now) if event[0] <= now]:
-            _, _, happen = min(events, key=lambda event: event[:2])
-            happen()
-        self.serve(now)
-        return self.answer
+        while True:
+            while events := [event for event in self.events(now) if event[0] <= now]:
+                min(events, key=lambda event: event[0])[1]()
+            self.serve(now)
+            waiting = [p for p, x in self.entities.items() if x.passes_on and x.passes_on_at <= now]
+            if not waiting:
+                return self.answer
+            self.pass_all_on(waiting[0], now)
 
     def next_deadline(self) -> int:
-        return min((event[0] for event in self.events(0)), default=NEVER)
+        ends = [event[0] for event in self.events(0)]
+        for entity in self.entities.values():
+            if entity.passes_on and any(item.state == State.WAITING for item in entity.items):
+                ends.append(entity.passes_on_at)
+        return min(ends, default=NEVER)
 
-    def events(self, now: int) -> Iterator[tuple[int, int, Callable[[], None]]]:
+    def events(self, now: int) -> Iterator[tuple[int, Callable[[], None]]]:
         """Whatever a clock will do, and when."""
         for path, entity in self.entities.items():
             for name, session in entity.sessions.items():
                 if session.link:
-                    yield session.until, 0, partial(self.lose_session, path, name, now)
+                    yield session.until, partial(self.lose_session, path, name, now)
             for item in entity.items:
                 if item.state == State.SCHEDULED:
-                    yield item.due, 0, partial(self.activate, path, item, now)
+                    yield item.due, partial(self.activate, path, item, now)
                 elif item.state == State.WAITING:
-                    yield item.expires, 0, partial(self.expire, path, item, now)
+                    yield item.expires, partial(self.expire, path, item, now)
                 elif item.is_locked and not entity.has_sessions:
                     give_back = partial(self.give_back, path, item, now, is_counted=True)
-                    yield item.until, 0, give_back
-            if entity.passes_on:
-                yield max(now, entity.passes_on_at), 1, partial(self.pass_all_on, path, now)
+                    yield item.until, give_back
         for number, link in self.links.items():
             if link.session is c.NEXT_SESSION:
                 timeout = errors.OperationTimeoutError
-                yield link.deadline, 0, partial(self.close, number, timeout, now)
+                yield link.deadline, partial(self.close, number, timeout, now)
         for transaction, (deadline, _) in self.transactions.items():
-            yield deadline, 0, partial(self.forget, transaction)
+            yield deadline, partial(self.forget, transaction)
 
     def activate(self, path: str, item: Item, now: int) -> None:
         """A scheduled message is appended as if sent at its time, at the level it had."""
