@@ -167,9 +167,10 @@ class Load:
             self._send()
         elif draw < 0.56:
             self._schedule()
-        elif draw < 0.62 and self._deferred:
-            self._fetch()
-        elif draw < 0.72:
+        elif draw < 0.68 and self._deferred:
+            for _ in range(min(len(self._deferred), rng.randint(1, 10))):
+                self._fetch()
+        elif draw < 0.76:
             self._take()
         else:
             self._receive()
@@ -220,7 +221,7 @@ class Load:
     def _receive(self) -> None:
         rng = self._random
         name = rng.choice(QUEUES)
-        path = name + DEAD if rng.random() < 0.1 else name
+        path = name + DEAD if rng.random() < 0.25 else name
         deliveries = self._engine.receive(path, rng.choice((1, 10, 100, 300)))
         if not deliveries:
             return

@@ -179,7 +179,7 @@ def _draw_store(mix: Mix, rng: random.Random) -> None:
 
 def _draw_clients(mix: Mix, rng: random.Random) -> None:
     mix.receivers_per_place = rng.choice((1.0, 1.4, 2.0))
-    mix.think_ms = rng.choice((25_000, 45_000, 80_000))
+    mix.think_ms = rng.choice((30_000, 50_000, 80_000))
     mix.burst = rng.choice((0.05, 0.2, 0.5))
     mix.eager = rng.choice((0.0, 0.3, 0.9))
     mix.schedules = rng.choice((0.1, 0.3)) if "schedules" in mix.features else 0.0

@@ -102,7 +102,7 @@ def test_canary_answers_before_the_disk(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(Engine, "_release", hasty_release)
     monkeypatch.setattr(Engine, "_take", hasty_take)
-    expect(caught(busy_seeds(10)), "P1", "P2", "P3", "P5", "P8")
+    expect(caught(busy_seeds(10)), "P1", "P2", "P3", "P5", "P8", "P13")
 
 
 def test_canary_a_write_that_is_not_synced() -> None:

@@ -36,7 +36,7 @@ from tandem.core.commands import (
 )
 from tandem.core.effects import Deliver, Delivery, Effect, LinkClosed, SessionGranted
 from tandem.engine.committer import SteppedLane
-from tandem.engine.engine import Engine, Reply
+from tandem.engine.engine import LATE_READ_MS, Engine, Reply
 from tandem.engine.recovery import Recovered, recover
 from tandem.errors import Refused, StoreError
 from tandem.limits import DAY_MS, HOUR_MS, MAX_BROWSE, MINUTE_MS
@@ -52,8 +52,9 @@ from tests.simulation.mix import Mix, Place, draw
 BEGIN_MS: Final[Millis] = 1_700_000_000_000
 FOLDER: Final = "data"
 LAST_LINES: Final = 40
-STUCK_MS: Final = 10
-"""A tick that changed nothing is not repeated at once: it waits for the disk."""
+MOST_ROUNDS: Final = 100_000
+MOST_SPINS: Final = 1_000
+"""Ticks in a row without any time passing: more, and a real loop would burn a core."""
 
 
 class Interrupted(Exception):
@@ -113,7 +114,7 @@ class World:
         self._ambush: tuple[type, ...] = ()
         """Kinds of command of which the next one is not answered: the crash comes first."""
         self._is_calm = True
-        self._not_before_ms: Millis = 0
+        self._spins = 0
         self._free_bytes = 1 << 40
 
     # --- for clients ------------------------------------------------------------------------------
@@ -203,6 +204,9 @@ class World:
                 except Unreadable:
                     return
                 self.ledger.delivered(link, rows, self.now_ms)
+                if self.random.random() < 0.05:
+                    reread = partial(self._read_again, *rows[-1], self.now_ms)
+                    self.after(self.random.uniform(0, LATE_READ_MS - 1), self._guarded(reread))
                 if (owner := self._owners.get(link)) is not None:
                     owner.delivered(link, deliveries)
             case SessionGranted(link, session_id, until):
@@ -226,6 +230,20 @@ class World:
             if self._failure is None:
                 raise Violation("P13", f"a body cannot be read: {error}") from error
             raise Unreadable from error
+
+    def _read_again(self, delivery: Delivery, payload: bytes, then_ms: Millis) -> None:
+        """A slow edge reads a body some time after it was told of it."""
+        if self.now_ms - then_ms >= LATE_READ_MS:
+            return  # time has leapt
+        try:
+            ((_, found),) = self.read([delivery])
+        except Unreadable:
+            return
+        except KeyError:
+            text = f"body {delivery.body} is gone {self.now_ms - then_ms} ms after its delivery"
+            raise Violation("P13", text) from None
+        if found != payload:
+            raise Violation("P13", f"body {delivery.body} reads differently")
 
     def _failed(self, error: StoreError) -> None:
         self.tell(f"the engine failed: {error}")
@@ -289,7 +307,6 @@ class World:
         self._commits, self._side = TornLane(when_idle=mark_idle), TornLane()
         self._is_committing = self._is_side_busy = self._is_failing = False
         self._failure = None
-        self._not_before_ms = 0
         self._engine = Engine(
             recovered,
             self._store,
@@ -335,6 +352,11 @@ class World:
 
     def _end_life(self) -> None:
         """Nobody gets an answer any more."""
+        assert self._engine is not None
+        metrics = self._engine.metrics
+        self.counts["indexes saved"] += metrics.indexes_saved
+        self.counts["bodies moved"] += metrics.bodies_moved
+        self.counts["bodies read"] += metrics.bodies_read
         self._engine = None
         pending, self._pending = self._pending, {}
         self.ledger.settle_order()
@@ -353,8 +375,11 @@ class World:
         self.tell("clean stop")
         self.counts["clean stops"] += 1
         self._engine.close(lambda: ended.append(None))
-        while self._commits.step() or self._side.step():
+        while not self._has_failed() and (self._commits.step() or self._side.step()):
             pass
+        if self._has_failed():  # a disk that breaks in the last moment
+            self._check_failure(self._engine)
+            return
         if not ended or self._pending:
             raise Violation("P1", f"a clean stop left {len(self._pending)} without an answer")
         if self.mix.is_on_files:
@@ -483,10 +508,11 @@ class World:
         if deadline == NEVER:
             return NEVER
         late = 0 if self._is_calm else self.mix.late_ticks_ms
-        return max(self._time_ms, deadline - self._offset_ms + late, self._not_before_ms)
+        return max(self._time_ms, deadline - self._offset_ms + late)
 
     def _advance(self, time_ms: Millis) -> None:
         if time_ms > self._time_ms:
+            self._spins = 0
             if self._engine is not None:
                 self._clock.advance(time_ms - self._time_ms)
             self._time_ms = time_ms
@@ -499,8 +525,9 @@ class World:
             if self._failure is None:
                 raise Violation("P13", f"tick raised {error}, but nothing has failed") from error
         self.counts["ticks"] += 1
-        if self._failure is None and self._engine.next_deadline() <= self._clock.now_ms():
-            self._not_before_ms = self._time_ms + STUCK_MS
+        self._spins += 1
+        if self._spins > MOST_SPINS:
+            raise Violation("liveness", f"the engine wants to be ticked {MOST_SPINS} times at once")
 
     def _run_until(self, end_ms: Millis) -> None:
         events = self._events
@@ -547,13 +574,15 @@ class World:
         """Until the disk has nothing left to do, and nothing is due."""
         assert self._engine is not None
         self._is_committing = self._is_side_busy = True  # no events for what is done here
-        while True:
+        for _ in range(MOST_ROUNDS):
             self._engine.flush()
             if self._commits.step() or self._side.step():
                 continue
             if self._engine.next_deadline() > self._clock.now_ms():
                 break
             self._engine.tick()
+        else:
+            raise Violation("liveness", "there is something to be done for ever")
         self.ledger.settle_order()
         self._is_committing = self._is_side_busy = False
 
