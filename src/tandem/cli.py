@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tandem import __version__
-from tandem.errors import StoreError
+from tandem.errors import ArgumentError, StoreError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         code: int = options.run(options)
-    except (StoreError, OSError) as error:
+    except (ArgumentError, StoreError, OSError) as error:
         print(f"tandem: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -37,6 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"tandem {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_serve(commands.add_parser("serve", help="serve a namespace"))
     store = commands.add_parser("store", help="check, repair or back up a namespace's log")
     tools = store.add_subparsers(required=True, metavar="COMMAND")
 
@@ -73,6 +74,58 @@ def _parser() -> argparse.ArgumentParser:
     for tool in (check, repair):
         tool.add_argument("--json", action="store_true", help="print the report as JSON")
     return parser
+
+
+def _add_serve(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Serves one namespace. One port takes AMQP, AMQP over WebSocket, HTTP and, with a "
+        "certificate, TLS around them. The first start makes a key and keeps it in "
+        "FOLDER/policies.json; the connection string with it is printed at every start."
+    )
+    parser.add_argument("folder", type=Path, help="the data folder; made if it is not there")
+    parser.add_argument("--namespace", default="default", help="its name (default)")
+    parser.add_argument("--host", default="localhost", help="where to listen (localhost)")
+    parser.add_argument(
+        "--port", type=int, action="append", help="which port, several times for several (5672)"
+    )
+    parser.add_argument(
+        "--emulator",
+        action="store_true",
+        help="also take the key that Microsoft's emulator takes; on loopback only",
+    )
+    parser.add_argument("--certificate", type=Path, help="a PEM file: TLS on the same ports")
+    parser.add_argument("--private-key", type=Path, help="its key, a PEM file")
+    parser.add_argument("--verbose", action="store_true", help="log what is refused, and why")
+    parser.set_defaults(run=_serve)
+
+
+def _serve(options: argparse.Namespace) -> int:
+    import asyncio
+    import logging
+
+    from tandem.app import PORT, ServeOptions, Server, serve
+
+    logging.basicConfig(
+        level=logging.INFO if options.verbose else logging.WARNING,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+
+    def announce(server: Server) -> None:
+        ports = ", ".join(map(str, server.ports))
+        print(f"Tandem {__version__} serves '{options.namespace}' on {options.host}, port {ports}.")
+        print(f"Connection string: {server.connection_string}")
+        print("Ctrl-C stops it.", flush=True)
+
+    how = ServeOptions(
+        folder=options.folder,
+        namespace=options.namespace,
+        host=options.host,
+        ports=tuple(options.port or (PORT,)),
+        is_emulator=options.emulator,
+        certificate=options.certificate,
+        private_key=options.private_key,
+    )
+    return asyncio.run(serve(how, announce))
 
 
 def _check(options: argparse.Namespace) -> int:

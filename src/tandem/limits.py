@@ -86,6 +86,12 @@ DEFAULT_SIZE_MB: Final = 1_024
 """Service Bus's default."""
 MAX_USER_METADATA: Final = 1_024
 """Characters of UserMetadata (Service Bus)."""
+MAX_AUTHORIZATION_RULES: Final = 12
+"""Keys with a name of one entity (Service Bus)."""
+MAX_KEY_NAME: Final = 256
+"""Characters of the name of a key (Service Bus)."""
+MAX_KEY: Final = 256
+"""Characters of a key (Service Bus: 44, the base64 of 256 bits)."""
 MAX_PARTITIONS: Final = 16
 """Partitions of a partitioned entity (Service Bus). Far below the 16 bits that the sequence number
 has for them."""
@@ -234,3 +240,16 @@ MAX_OUTPUT_BUFFER: Final = 1 * MIB
 """Bytes waiting for one peer. Above it nothing more is read from that peer."""
 MAX_MANAGEMENT_REQUEST: Final = 1 * MIB
 """A $management request or an HTTP body, counted while it streams in."""
+
+# ------------------------------------------------------------------------------ HTTP and XML
+
+MAX_HTTP_HEAD: Final = 16 * KIB
+"""Request line and headers together (what most servers have). A token is below 4 KiB."""
+MAX_HTTP_HEADERS: Final = 64
+"""Headers of one request, and trailers of a chunked one."""
+MAX_XML_DEPTH: Final = 20
+"""Elements within elements; a rule inside a subscription inside an entry has nine."""
+MAX_XML_NODES: Final = 2_000
+"""Elements and attributes of one body: 200 properties of a filter, with room."""
+MAX_ADMIN_PAGE: Final = 100
+"""Entities of one answer (Service Bus): each costs a kilobyte."""

@@ -40,6 +40,18 @@ class Symbol(str):
     __slots__ = ()
 
 
+class Secret(str):
+    """A key. Shows itself to nobody by accident."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'***'"
+
+    def __format__(self, spec: str) -> str:
+        return "***"
+
+
 Value: TypeAlias = (
     None | bool | int | float | str | bytes | Decimal | UUID | Timestamp | Duration | Symbol
 )

@@ -1,8 +1,9 @@
 """What an entity can be told, with Azure's names, defaults, ranges and texts.
 
-Here live `QueueSettings`, `TopicSettings`, `SubscriptionSettings` and `PrioritySettings`. What a
-setting does is in `core/`; the numbers of the ranges are in `limits.py`; how an entity is named is
-in `names.py`, whose words can be had from here too.
+Here live `QueueSettings`, `TopicSettings`, `SubscriptionSettings`, and what is inside them:
+`PrioritySettings` and `AuthorizationRule`. What a setting does is in `core/`; the numbers of the
+ranges are in `limits.py`; how an entity is named is in `names.py`, whose words can be had from here
+too.
 
 The rule: a settings object is a plain value and may be wrong. `validate()` returns what is to be
 kept or raises `ArgumentError` naming the property; nothing else in the broker checks a range again.
@@ -18,7 +19,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
 
 from tandem import limits
 from tandem.errors import ArgumentError
-from tandem.model import NEVER, Millis
+from tandem.model import NEVER, Millis, Secret
 from tandem.names import DEAD_LETTER as DEAD_LETTER
 from tandem.names import DEFAULT_RULE as DEFAULT_RULE
 from tandem.names import MANAGEMENT as MANAGEMENT
@@ -46,6 +47,52 @@ class EntityStatus(StrEnum):
     @property
     def allows_receive(self) -> bool:
         return self in (EntityStatus.ACTIVE, EntityStatus.SEND_DISABLED)
+
+
+class AccessRight(StrEnum):
+    """What a key may do. Manage stands together with the other two (Service Bus)."""
+
+    MANAGE = "Manage"
+    SEND = "Send"
+    LISTEN = "Listen"
+
+
+@dataclass(frozen=True, slots=True)
+class AuthorizationRule:
+    """A named key with rights on one queue or topic."""
+
+    name: str
+    rights: tuple[AccessRight, ...]
+    primary_key: Secret
+    secondary_key: Secret
+    created_ms: Millis = 0
+    modified_ms: Millis = 0
+
+    def validate(self) -> AuthorizationRule:
+        """This rule, or `ArgumentError`, which never shows a key."""
+        if not 1 <= len(self.name) <= limits.MAX_KEY_NAME:
+            why = f"A key's name has 1 to {limits.MAX_KEY_NAME} characters."
+            raise _bad("KeyName", f"{len(self.name)} characters long", why)
+        for key in (self.primary_key, self.secondary_key):
+            if not 1 <= len(key) <= limits.MAX_KEY:
+                why = f"A key has 1 to {limits.MAX_KEY} characters."
+                raise _bad("PrimaryKey, SecondaryKey", f"{len(key)} characters long", why)
+        if not self.rights or len(set(self.rights)) != len(self.rights):
+            raise _bad("Rights", list(self.rights), "Each right is named once, and one at least.")
+        if AccessRight.MANAGE in self.rights and len(self.rights) != len(AccessRight):
+            why = "Manage permission should also include Send and Listen."
+            raise _bad("Rights", ", ".join(self.rights), why)
+        return self
+
+    def to_json(self) -> dict[str, object]:
+        """With the keys: this is what is stored."""
+        plain = {name: getattr(self, name) for name in _AUTHORIZATION_FIELDS}
+        return {**plain, "rights": [right.value for right in self.rights]}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, object]) -> AuthorizationRule:
+        """The inverse of `to_json`. Ranges are `validate`'s."""
+        return cls(**_read_fields(cls, data, "AuthorizationRule."))
 
 
 PrioritySource: TypeAlias = Literal["header", "property", "rules"]
@@ -146,6 +193,9 @@ class QueueSettings:
     enable_batched_operations: bool = True
     user_metadata: str | None = None
     priority: PrioritySettings | None = None
+    authorization_rules: tuple[AuthorizationRule, ...] = ()
+    enable_express: bool = False
+    """Kept and shown, without effect: every message is on disk before it is accepted."""
 
     def validate(self) -> QueueSettings:
         """What is to be kept of these settings, or `ArgumentError`."""
@@ -156,12 +206,13 @@ class QueueSettings:
         _check_window(self.duplicate_window_ms)
         _check_metadata(self.user_metadata)
         _check_forwarding(self)
+        _check_authorization(self.authorization_rules)
         if self.priority is not None:
             self.priority.validate()
         return replace(
             self,
             default_ttl_ms=_checked_ttl(self.default_ttl_ms),
-            auto_delete_on_idle_ms=_checked_idle(self.auto_delete_on_idle_ms, self.forward_to),
+            auto_delete_on_idle_ms=_checked_idle(self.auto_delete_on_idle_ms),
         )
 
     def to_json(self) -> dict[str, object]:
@@ -187,6 +238,11 @@ class TopicSettings:
     max_message_size_kb: int = limits.DEFAULT_MESSAGE_KB
     enable_batched_operations: bool = True
     user_metadata: str | None = None
+    authorization_rules: tuple[AuthorizationRule, ...] = ()
+    enable_express: bool = False
+    """Kept and shown, without effect."""
+    support_ordering: bool = True
+    """Kept and shown: messages are always in order."""
 
     def validate(self) -> TopicSettings:
         """What is to be kept of these settings, or `ArgumentError`."""
@@ -194,12 +250,13 @@ class TopicSettings:
         _in_range("MaxMessageSizeInKilobytes", self.max_message_size_kb, 1, limits.MAX_MESSAGE_KB)
         _check_window(self.duplicate_window_ms)
         _check_metadata(self.user_metadata)
+        _check_authorization(self.authorization_rules)
         if self.status is EntityStatus.RECEIVE_DISABLED:
             raise _bad("Status", self.status, "A Topic can't be ReceiveDisabled.")
         return replace(
             self,
             default_ttl_ms=_checked_ttl(self.default_ttl_ms),
-            auto_delete_on_idle_ms=_checked_idle(self.auto_delete_on_idle_ms, None),
+            auto_delete_on_idle_ms=_checked_idle(self.auto_delete_on_idle_ms),
         )
 
     def to_json(self) -> dict[str, object]:
@@ -242,7 +299,7 @@ class SubscriptionSettings:
         return replace(
             self,
             default_ttl_ms=_checked_ttl(self.default_ttl_ms),
-            auto_delete_on_idle_ms=_checked_idle(self.auto_delete_on_idle_ms, self.forward_to),
+            auto_delete_on_idle_ms=_checked_idle(self.auto_delete_on_idle_ms),
         )
 
     def to_json(self) -> dict[str, object]:
@@ -257,9 +314,6 @@ class SubscriptionSettings:
 Settings: TypeAlias = QueueSettings | TopicSettings | SubscriptionSettings
 S = TypeVar("S", QueueSettings, TopicSettings, SubscriptionSettings)
 
-_KINDS: Final[Mapping[type, str]] = MappingProxyType(
-    {QueueSettings: "Queue", TopicSettings: "Topic", SubscriptionSettings: "Subscription"}
-)
 _FIXED: Final = ("requires_session", "requires_duplicate_detection", "enable_partitioning")
 
 
@@ -269,13 +323,17 @@ def check_update(old: S, new: S) -> None:
     for name in _FIXED:
         if getattr(old, name, None) == getattr(new, name, None):
             continue
-        kind = _KINDS[type(new)]
+        kind = _kind(type(new))
         if name == "enable_partitioning":
             why = f"Partitioning can't be changed for {kind}."
         else:
             azure = AZURE_NAMES[name]
             why = f"The value for {azure} property of an existing {kind} can't be changed."
         raise _bad(AZURE_NAMES[name], getattr(new, name), why)
+
+
+def _kind(cls: type) -> str:
+    return cls.__name__.removesuffix("Settings")
 
 
 # ------------------------------------------------------------------------------ the ranges
@@ -330,9 +388,15 @@ def _check_forwarding(settings: QueueSettings | SubscriptionSettings) -> None:
                 canonical(target)
             except ArgumentError as error:
                 raise ArgumentError(f"{error} Parameter name: {AZURE_NAMES[name]}.") from None
-    if settings.requires_session and settings.forward_to is not None:
-        why = "Auto forwarding can't be enabled on an entity that requires sessions."
-        raise _bad("ForwardTo", settings.forward_to, why)
+
+
+def _check_authorization(rules: tuple[AuthorizationRule, ...]) -> None:
+    if len(rules) > limits.MAX_AUTHORIZATION_RULES:
+        why = f"At most {limits.MAX_AUTHORIZATION_RULES} authorization rules are allowed."
+        raise _bad("AuthorizationRules", len(rules), why)
+    if len({rule.validate().name for rule in rules}) != len(rules):
+        why = "Two authorization rules have the same name."
+        raise _bad("AuthorizationRules", [rule.name for rule in rules], why)
 
 
 def _checked_ttl(value: Millis) -> Millis:
@@ -342,12 +406,11 @@ def _checked_ttl(value: Millis) -> Millis:
     return NEVER if value >= limits.MAX_DURATION_MS else value
 
 
-def _checked_idle(value: Millis, forward_to: str | None) -> Millis:
+def _checked_idle(value: Millis) -> Millis:
     if value < limits.MIN_AUTO_DELETE_MS:
         why = "The supplied idle time is below the allowed minimum of '5' minutes."
         raise _bad("AutoDeleteOnIdle", _shown(value), why)
-    # A source of auto-forwarding is never received from, so it would always look idle.
-    return NEVER if forward_to is not None or value >= limits.MAX_DURATION_MS else value
+    return NEVER if value >= limits.MAX_DURATION_MS else value
 
 
 def _shown(value: Millis) -> str:
@@ -426,6 +489,26 @@ def _priority(name: str, value: object) -> PrioritySettings | None:
     return PrioritySettings.from_json(value)
 
 
+def _required(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise _bad(name, type(value).__name__, "It must be a text.")
+    return value
+
+
+def _rights(name: str, value: object) -> tuple[AccessRight, ...]:
+    try:
+        return tuple(AccessRight(right) for right in cast(list[str], value))
+    except (TypeError, ValueError):
+        why = f"It must be a list of: {';'.join(AccessRight)}."
+        raise _bad(name, repr(value), why) from None
+
+
+def _authorization_rules(name: str, value: object) -> tuple[AuthorizationRule, ...]:
+    if not isinstance(value, list | tuple) or not all(isinstance(rule, Mapping) for rule in value):
+        raise _bad(name, type(value).__name__, "It must be a list of objects.")
+    return tuple(AuthorizationRule.from_json(rule) for rule in value)
+
+
 _Reader: TypeAlias = Callable[[str, object], object]
 _ENTITY_FIELDS: Final[Mapping[str, tuple[str, _Reader]]] = {
     "lock_duration_ms": ("LockDuration", _integer),
@@ -446,6 +529,9 @@ _ENTITY_FIELDS: Final[Mapping[str, tuple[str, _Reader]]] = {
     "enable_batched_operations": ("EnableBatchedOperations", _boolean),
     "user_metadata": ("UserMetadata", _text),
     "priority": ("Priority", _priority),
+    "authorization_rules": ("AuthorizationRules", _authorization_rules),
+    "enable_express": ("EnableExpress", _boolean),
+    "support_ordering": ("SupportOrdering", _boolean),
 }
 _PRIORITY_FIELDS: Final[Mapping[str, tuple[str, _Reader]]] = {
     "levels": ("Levels", _integer),
@@ -454,6 +540,19 @@ _PRIORITY_FIELDS: Final[Mapping[str, tuple[str, _Reader]]] = {
     "rules": ("Rules", _rules),
     "aging_ms_per_level": ("AgingPerLevel", _or_none),
     "weights": ("Weights", _weights),
+}
+_AUTHORIZATION_FIELDS: Final[Mapping[str, tuple[str, _Reader]]] = {
+    "name": ("KeyName", _required),
+    "rights": ("Rights", _rights),
+    "primary_key": ("PrimaryKey", lambda name, value: Secret(_required(name, value))),
+    "secondary_key": ("SecondaryKey", lambda name, value: Secret(_required(name, value))),
+    "created_ms": ("CreatedTime", _integer),
+    "modified_ms": ("ModifiedTime", _integer),
+}
+
+_TABLES: Final[Mapping[type, Mapping[str, tuple[str, _Reader]]]] = {
+    PrioritySettings: _PRIORITY_FIELDS,
+    AuthorizationRule: _AUTHORIZATION_FIELDS,
 }
 
 AZURE_NAMES: Final[Mapping[str, str]] = MappingProxyType(
@@ -470,6 +569,8 @@ def _to_json(settings: Settings) -> dict[str, object]:
         value: object = getattr(settings, field.name)
         if isinstance(value, PrioritySettings):
             value = value.to_json()
+        elif field.name == "authorization_rules":
+            value = [rule.to_json() for rule in cast(tuple[AuthorizationRule, ...], value)]
         elif isinstance(value, EntityStatus):
             value = value.value
         elif _ENTITY_FIELDS[field.name][1] is _or_never and value == NEVER:
@@ -479,15 +580,16 @@ def _to_json(settings: Settings) -> dict[str, object]:
 
 
 def _read_fields(
-    cls: type[Settings] | type[PrioritySettings], data: Mapping[str, object], prefix: str = ""
+    cls: type[Settings] | type[PrioritySettings] | type[AuthorizationRule],
+    data: Mapping[str, object],
+    prefix: str = "",
 ) -> dict[str, Any]:
-    table = _PRIORITY_FIELDS if cls is PrioritySettings else _ENTITY_FIELDS
+    table = _TABLES.get(cls, _ENTITY_FIELDS)
     known = {field.name for field in fields(cls)}
     values: dict[str, Any] = {}
     for name, value in data.items():
         if name not in known:
-            kind = _KINDS.get(cls, "Priority")
-            raise ArgumentError(f"SubCode=40000. A {kind} has no property '{name}'.")
+            raise ArgumentError(f"SubCode=40000. A {_kind(cls)} has no property '{name}'.")
         azure, read = table[name]
         values[name] = read(prefix + azure, value)
     return values

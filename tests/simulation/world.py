@@ -342,13 +342,20 @@ class World:
         first = disk.cuts() - 1
         if self._failure is None:
             for lane in rng.sample((self._commits, self._side), 2):
-                if rng.random() < 0.6 and lane.tear():
-                    self.counts["torn"] += 1
+                if rng.random() < 0.6:
+                    self._tear(lane)
         cut = rng.randint(first, disk.cuts() - 1)
         self.counts["crashes"] += 1
         self.tell(f"crash with {len(self._pending)} unanswered, {disk.cuts() - 1 - cut} cut")
         self._cut_disk(cut)
         self._end_life()
+
+    def _tear(self, lane: TornLane) -> None:
+        try:
+            self.counts["torn"] += lane.tear()
+        except StoreError as error:
+            if not self._is_failing:
+                raise Violation("P13", f"the store failed by itself: {error}") from error
 
     def _end_life(self) -> None:
         """Nobody gets an answer any more."""

@@ -10,9 +10,11 @@ import pytest
 
 from tandem import limits
 from tandem.errors import ArgumentError
-from tandem.model import NEVER
+from tandem.model import NEVER, Secret
 from tandem.settings import (
     AZURE_NAMES,
+    AccessRight,
+    AuthorizationRule,
     EntityStatus,
     PrioritySettings,
     QueueSettings,
@@ -126,23 +128,69 @@ def test_bad_size_lists_the_good_ones() -> None:
     assert "1024;2048;3072;4096;5120" in text
 
 
-def test_forwarding_forces_auto_delete_to_its_maximum() -> None:
-    """A source of auto-forwarding is never idle."""
-    queue = QueueSettings(forward_to="b", auto_delete_on_idle_ms=300_000).validate()
-    assert queue.auto_delete_on_idle_ms == NEVER
-    assert (
-        QueueSettings(auto_delete_on_idle_ms=300_000).validate().auto_delete_on_idle_ms == 300_000
-    )
-
-
 @pytest.mark.parametrize("kind", [QueueSettings, SubscriptionSettings])
-def test_sessions_and_forwarding_exclude_each_other(
+def test_what_forwards_keeps_its_other_settings(
     kind: type[QueueSettings] | type[SubscriptionSettings],
 ) -> None:
-    """Auto-forwarding from a session entity is refused; its dead letters may be forwarded."""
-    with pytest.raises(ArgumentError, match="ForwardTo"):
-        kind(requires_session=True, forward_to="b").validate()
-    kind(requires_session=True, forward_dead_letters_to="b").validate()
+    """The SDK's own tests read an idle time and sessions back beside ForwardTo: core gives them no
+    effect, they are not refused or forced."""
+    given = kind(requires_session=True, forward_to="b", auto_delete_on_idle_ms=300_000)
+    assert given.validate() == given
+
+
+RULE = AuthorizationRule(
+    "mine", (AccessRight.SEND, AccessRight.LISTEN), Secret("one key"), Secret("two key"), 5, 6
+)
+
+
+@pytest.mark.parametrize("kind", [QueueSettings, TopicSettings])
+def test_authorization_rules_come_back(kind: type[QueueSettings] | type[TopicSettings]) -> None:
+    """Through the JSON of the log, keys and all; and show no key to a reader of a trace."""
+    settings = kind(authorization_rules=(RULE,), enable_express=True).validate()
+    again = kind.from_json(json.loads(json.dumps(settings.to_json())))
+    assert again == settings
+    assert type(again.authorization_rules[0].primary_key) is Secret
+    assert "one key" not in repr(again)
+    assert "two key" not in f"{again}"
+
+
+@pytest.mark.parametrize(
+    ("rules", "what"),
+    [
+        ([replace(RULE, name=str(n)) for n in range(13)], "At most 12"),
+        ([RULE, RULE], "the same name"),
+        ([replace(RULE, name="")], "KeyName"),
+        ([replace(RULE, name="n" * 257)], "KeyName"),
+        ([replace(RULE, primary_key=Secret(""))], "PrimaryKey"),
+        ([replace(RULE, secondary_key=Secret("k" * 257))], "SecondaryKey"),
+        ([replace(RULE, rights=())], "Rights"),
+        ([replace(RULE, rights=(AccessRight.SEND, AccessRight.SEND))], "Rights"),
+        ([replace(RULE, rights=(AccessRight.MANAGE,))], "should also include Send and Listen"),
+    ],
+)
+def test_authorization_rules_are_refused(rules: list[AuthorizationRule], what: str) -> None:
+    """By what is wrong, and never with a key in the text."""
+    with pytest.raises(ArgumentError, match=what) as caught:
+        TopicSettings(authorization_rules=tuple(rules)).validate()
+    assert "key" not in str(caught.value).replace("Key", "").replace("A key", "")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"authorization_rules": 5},
+        {"authorization_rules": ["x"]},
+        {"authorization_rules": [{"name": 5}]},
+        {"authorization_rules": [{"rights": ["Fly"]}]},
+        {"authorization_rules": [{"rights": None}]},
+        {"authorization_rules": [{"primary_key": None}]},
+        {"authorization_rules": [{"key": "k"}]},
+        {"enable_express": 1},
+    ],
+)
+def test_json_of_authorization_rules_is_read_strictly(data: dict[str, object]) -> None:
+    with pytest.raises(ArgumentError):
+        QueueSettings.from_json(data)
 
 
 def test_timespan_max_is_never() -> None:

@@ -80,6 +80,14 @@ class AddRule:
 
 
 @dataclass(frozen=True, slots=True)
+class UpdateRule:
+    """Another filter and action for the rule of that name, which must be there."""
+
+    path: str
+    rule: Rule
+
+
+@dataclass(frozen=True, slots=True)
 class RemoveRule:
     path: str
     name: str
@@ -290,6 +298,7 @@ Command: TypeAlias = (
     | UpdateEntity
     | DeleteEntity
     | AddRule
+    | UpdateRule
     | RemoveRule
     | Send
     | CancelScheduled

@@ -56,6 +56,7 @@ from tandem.core.commands import (
     SetSessionState,
     Settle,
     UpdateEntity,
+    UpdateRule,
 )
 from tandem.core.effects import Attached, Delivery, Effect, LinkClosed, Load, Outcome
 from tandem.core.queue import Queue
@@ -75,16 +76,8 @@ from tandem.errors import (
     QuotaExceededError,
     Refused,
 )
-from tandem.model import (
-    NEVER,
-    PING_CONTENT_TYPE,
-    Message,
-    Millis,
-)
-from tandem.settings import (
-    canonical_subscription,
-    check_update,
-)
+from tandem.model import NEVER, PING_CONTENT_TYPE, Message, Millis
+from tandem.settings import canonical_subscription, check_update
 
 RELAY_BATCH: Final = 100
 """Messages of one entity that are read from the store at a time to be forwarded or published."""
@@ -107,6 +100,7 @@ class Namespace:
             UpdateEntity: self._update,
             DeleteEntity: self._delete_entity,
             AddRule: self._add_rule,
+            UpdateRule: self._update_rule,
             RemoveRule: self._remove_rule,
             Send: self._send,
             CancelScheduled: self._cancel,
@@ -188,8 +182,6 @@ class Namespace:
                     self._registry.links.pop(effect.link, None)
         return Outcome(reply, changes, effects)
 
-    # --- entities ---------------------------------------------------------------------------------
-
     def dump(self) -> list[bytearray]:
         """The whole state, for an index. Links and transactions are not part of it."""
         return self._registry.dump()
@@ -198,7 +190,7 @@ class Namespace:
     def load(cls, data: bytes | memoryview) -> Namespace:
         return cls(Registry.load(data))
 
-    # --- what is there ----------------------------------------------------------------------------
+    # --- entities ---------------------------------------------------------------------------------
 
     def find(self, path: str) -> Queue:
         """The queue, subscription, dead-letter queue or topic at a path, in any spelling."""
@@ -217,6 +209,9 @@ class Namespace:
 
     def rules(self, subscription: str) -> tuple[Rule, ...]:
         return self._registry.rules[self._registry.subscription(subscription).id].rules
+
+    def filter_counts(self, topic: str) -> tuple[int, int]:
+        return self._registry.filter_counts(self._registry.topic(topic))
 
     def _create_queue(self, command: CreateQueue, now: Millis) -> None:
         settings = command.settings.validate()
@@ -286,6 +281,18 @@ class Namespace:
         self._book.emit(RuleAdded(now, subscription.id, json.dumps(command.rule.to_json())))
         self._registry.rules[subscription.id] = rules
 
+    def _update_rule(self, command: UpdateRule, now: Millis) -> None:
+        subscription = self._registry.subscription(command.path)
+        rules, rule = self._registry.rules[subscription.id], command.rule
+        assert subscription.owner is not None
+        self._registry.check_rules(subscription.owner, rule, rules[rule.name])
+        # It goes to the end of the row, now as when the log is played again.
+        rules = rules.removing(rule.name).adding(rule)
+        subscription.accessed_ms = now
+        self._book.emit(RuleRemoved(now, subscription.id, rule.name))
+        self._book.emit(RuleAdded(now, subscription.id, json.dumps(rule.to_json())))
+        self._registry.rules[subscription.id] = rules
+
     def _remove_rule(self, command: RemoveRule, now: Millis) -> None:
         subscription = self._registry.subscription(command.path)
         rules = self._registry.rules[subscription.id].removing(command.name)
@@ -350,8 +357,6 @@ class Namespace:
         queue = self._registry.find(command.path)
         lifecycle.cancel(queue, command.sequence_numbers, now)
         queue.accessed_ms = now
-
-    # --- topics and forwarding --------------------------------------------------------------------
 
     # --- receiving --------------------------------------------------------------------------------
 
@@ -547,8 +552,8 @@ class Namespace:
         self._registry.expect_idleness(queue)
 
     def _is_idle(self, queue: Queue, now: Millis) -> bool:
-        idle = queue.settings.auto_delete_on_idle_ms
-        if idle == NEVER or queue.kind is EntityKind.DEAD_LETTER:
+        idle = queue.idle_ms
+        if idle == NEVER:
             return False
         if queue.receivers.links or queue.counts[State.SCHEDULED]:
             queue.accessed_ms = now

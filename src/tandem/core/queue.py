@@ -94,6 +94,7 @@ class Queue:
         "gives_messages",
         "has_mixed_locks",
         "id",
+        "idle_ms",
         "is_relay",
         "is_simple",
         "kind",
@@ -199,6 +200,13 @@ class Queue:
             self.relays_to = (
                 settings.forward_dead_letters_to if is_dead_letter else settings.forward_to
             )
+            if settings.requires_session and not is_dead_letter:
+                self.relays_to = None  # Azure keeps the setting and does not forward sessions
+        self.idle_ms = settings.auto_delete_on_idle_ms
+        """How long nobody may use it before it is deleted; NEVER: it stays."""
+        if is_dead_letter or self.relays_to is not None:
+            # Nobody receives from a source of forwarding, so it would always look idle.
+            self.idle_ms = NEVER
         self.is_relay = self.kind is EntityKind.TOPIC or self.relays_to is not None
         """Whether messages do not stay here: a topic's inbox, or a queue that forwards."""
         priority = getattr(settings, "priority", None) if is_holder and not is_dead_letter else None

@@ -226,8 +226,10 @@ class Registry:
             del self.by_id[each.id]
             del self._by_path[split(each.path).path]
 
-    def check_rules(self, topic: Queue, adding: Rule) -> None:
+    def check_rules(self, topic: Queue, adding: Rule, instead_of: Rule | None = None) -> None:
         """Raises if the topic, over all its subscriptions, has as many rules as it can have."""
+        if instead_of is not None and type(instead_of.filter) is type(adding.filter):
+            return
         if isinstance(adding.filter, SqlFilter):
             kind, most = "SQL", limits.MAX_SQL_RULES_PER_TOPIC
         elif isinstance(adding.filter, CorrelationFilter):
@@ -242,9 +244,15 @@ class Registry:
                 f"The topic '{topic.path}' has {count} {kind} rules, the most it can have."
             )
 
+    def filter_counts(self, topic: Queue) -> tuple[int, int]:
+        """SQL filters (true and false are such) and correlation filters of all subscriptions."""
+        sets = [self.rules[each.id] for each in topic.subscriptions.values()]
+        correlation = sum(rules.count(CorrelationFilter) for rules in sets)
+        return sum(len(rules) for rules in sets) - correlation, correlation
+
     def expect_idleness(self, queue: Queue) -> None:
-        idle = queue.settings.auto_delete_on_idle_ms
-        if idle != NEVER and queue.kind is not EntityKind.DEAD_LETTER:
+        idle = queue.idle_ms
+        if idle != NEVER:
             self.book.wake(queue, max(queue.accessed_ms, self.now - idle + 1) + idle)
 
     def dump(self) -> list[bytearray]:

@@ -78,6 +78,9 @@ class Rule:
     filter: RuleFilter
     action: SqlAction | None
     created_ms: Millis
+    written: Mapping[str, str] = field(default_factory=dict)
+    """How a value was written where that is more than its meaning (a time without a zone): the
+    text, by `filter/name` or `action/name`. Only for showing the rule again."""
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.name) <= MAX_RULE_NAME:
@@ -91,6 +94,7 @@ class Rule:
             "filter": _filter_to_json(self.filter),
             "action": None if self.action is None else _sql_to_json(self.action),
             "created_ms": self.created_ms,
+            **({"written": dict(self.written)} if self.written else {}),
         }
 
     @staticmethod
@@ -101,6 +105,7 @@ class Rule:
             _filter_from_json(tree["filter"]),
             None if action is None else SqlAction(**_sql_from_json(action)),
             tree["created_ms"],
+            tree.get("written", {}),
         )
 
 
@@ -300,6 +305,12 @@ class RuleSet:
     def count(self, kind: type[RuleFilter]) -> int:
         """How many rules have such a filter."""
         return self._kinds.get(kind, 0)
+
+    def __getitem__(self, name: str) -> Rule:
+        """`EntityNotFoundError` if there is none of that name."""
+        if name not in self:
+            raise EntityNotFoundError(name)
+        return self._compiled[name.casefold()].rule
 
     def __contains__(self, name: str) -> bool:
         """Rules' names, like all names of entities, are the same in any case."""

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from tandem.clock import Clock, SystemClock
+from tandem.core.access import Claims
 from tandem.core.commands import Command
 from tandem.core.effects import Effect
 from tandem.engine.committer import ThreadLane
@@ -97,17 +98,17 @@ class AsyncEngine:
     def is_congested(self) -> bool:
         return self.engine.is_congested
 
-    def submit(self, command: Command, done: Done) -> None:
+    def submit(self, command: Command, done: Done, claims: Claims | None = None) -> None:
         """See `Engine.submit`."""
-        self.engine.submit(command, done)
+        self.engine.submit(command, done, claims)
         if not self._has_turn:
             self._has_turn = True
             self._loop.call_soon(self._turn)
 
-    async def execute(self, command: Command) -> Any:
+    async def execute(self, command: Command, claims: Claims | None = None) -> Any:
         """The reply, when it is durable. Raises Refused or StoreError."""
         future: asyncio.Future[Reply] = self._loop.create_future()
-        self.submit(command, partial(_resolve, future))
+        self.submit(command, partial(_resolve, future), claims)
         reply = await future
         if isinstance(reply, TandemError):
             raise reply

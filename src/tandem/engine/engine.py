@@ -23,6 +23,7 @@ from typing import Any, Final, TypeAlias
 from tandem import __version__
 from tandem.changes import RIDES_ALONG, Change, Enqueued, needs_sync
 from tandem.clock import Clock
+from tandem.core.access import Claims, require
 from tandem.core.commands import Command, Loaded, Send
 from tandem.core.effects import Effect, Load, Outcome
 from tandem.engine.committer import Committer, Lane
@@ -153,14 +154,17 @@ class Engine:
 
     # --- commands ---------------------------------------------------------------------------------
 
-    def submit(self, command: Command, done: Done) -> None:
+    def submit(self, command: Command, done: Done, claims: Claims | None = None) -> None:
         """Decide about a command now; `done` gets the answer when it is durable. Raises StoreError
-        once the engine has failed or is closed."""
+        once the engine has failed or is closed. `claims` are what the asker has proven; None: the
+        broker itself asks."""
         if self.failure is not None or self.is_closed:
             self._check()
         now_ms = self._clock.now_ms()
         self.metrics.commands += 1
         try:
+            if claims is not None:
+                require(claims, command, now_ms)
             if type(command) is Send:
                 self._admit(now_ms)
             outcome = self.namespace.apply(command, now_ms)
@@ -414,6 +418,8 @@ class Engine:
             outcome = self.namespace.apply(Loaded(load.entity, messages), now_ms)
         except Refused:
             return  # the entity is gone meanwhile
+        except StoreError:
+            return  # a body that cannot be read: everybody has been told
         except Exception as bug:
             self.fail(bug)
             raise

@@ -33,7 +33,6 @@ from tandem.errors import (
     NotAllowedError,
     QuotaExceededError,
 )
-from tandem.model import NEVER
 from tandem.settings import (
     EntityStatus,
     PrioritySettings,
@@ -100,7 +99,6 @@ def test_an_unknown_entity(world: World) -> None:
         ("AutoDeleteOnIdle", {"auto_delete_on_idle_ms": 5 * MINUTE - 1}),
         ("UserMetadata", {"user_metadata": "x" * 1_025}),
         ("ForwardTo", {"forward_to": "no good name"}),
-        ("ForwardTo", {"forward_to": "other", "requires_session": True}),
         ("ForwardDeadLetteredMessagesTo", {"forward_dead_letters_to": "no good name"}),
         ("Priority.Levels", {"priority": PrioritySettings(levels=1)}),
         ("Priority.Weights", {"priority": PrioritySettings(levels=2, weights=(1,))}),
@@ -512,9 +510,11 @@ def test_a_source_of_forwarding_is_never_idle(world: World) -> None:
     """Nobody receives from it, so it would always look so (PRODUCT.md B.1)."""
     world.queue("target")
     world.queue("q", forward_to="target", auto_delete_on_idle_ms=5 * MINUTE)
-    assert world["q"].settings.auto_delete_on_idle_ms == NEVER
     world.wait(HOUR)
     assert "q" in world.namespace
+    world.update("q", forward_to=None, auto_delete_on_idle_ms=5 * MINUTE)
+    world.wait(6 * MINUTE)
+    assert "q" not in world.namespace
 
 
 # --- counts ---------------------------------------------------------------------------------------

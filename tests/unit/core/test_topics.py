@@ -11,6 +11,7 @@ from tandem.core.commands import (
     Attach,
     CreateSubscription,
     RemoveRule,
+    UpdateRule,
 )
 from tandem.core.rules import CorrelationFilter, FalseFilter, Rule, TrueFilter
 from tandem.errors import (
@@ -230,6 +231,38 @@ def test_adding_and_removing_rules(lived: World) -> None:
         FilterError, CreateSubscription("t", "other", rule=rule("bad", "colour = = 'red'"))
     )
     assert f"{path}/other" not in lived.namespace
+
+
+@pytest.mark.req("T16")
+def test_updating_a_rule(lived: World) -> None:
+    """Another filter and action under the same name, in any case, for what is sent afterwards."""
+    lived.topic("t")
+    path = lived.subscription("t", "s", rule("Colour", "colour = 'blue'"))
+    lived.add_rule(path, rule("none", FalseFilter()))
+    lived.send("t", "a", properties=RED)
+    lived.do(UpdateRule(path, rule("colour", "colour = 'red'", "SET seen = 1")))
+    lived.lull()
+    assert {each.name for each in lived.namespace.rules(path)} == {"none", "colour"}
+    lived.send("t", "b", properties=RED)
+    lived.send("t", "c", properties=BLUE)
+    assert copies(lived, path) == [("b", "colour")]
+    lived.refused(EntityNotFoundError, UpdateRule(path, rule("other", "1=1")))
+    lived.refused(FilterError, UpdateRule(path, rule("colour", "colour = = 'red'")))
+    lived.refused(NotAllowedError, UpdateRule("t", rule("colour", "1=1")))
+
+
+@pytest.mark.req("T16")
+def test_filters_are_counted(lived: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over all subscriptions; true and false are SQL. An update of the same kind always fits."""
+    lived.topic("t")
+    one, two = lived.subscription("t", "one"), lived.subscription("t", "two")
+    lived.add_rule(one, rule("sql", "n = 1"))
+    lived.add_rule(two, rule("correlated", CorrelationFilter(label="x")))
+    lived.lull()
+    assert lived.namespace.filter_counts("T") == (3, 1)
+    monkeypatch.setattr(limits, "MAX_SQL_RULES_PER_TOPIC", 1)
+    lived.do(UpdateRule(one, rule("sql", "n = 2")))
+    lived.refused(QuotaExceededError, UpdateRule(two, rule("correlated", "n = 3")))
 
 
 @pytest.mark.req("T16")

@@ -1,0 +1,1 @@
+"""Administration over HTTP: Azure's ATOM API. The console and its JSON come here later."""

@@ -1,0 +1,1 @@
+"""The AMQP edge: connections, links and nodes on the engine."""

@@ -1,0 +1,399 @@
+"""The links of a connection to entities: messages in, messages out, transactions.
+
+Each kind of link is a small class that turns events of the protocol into commands, and effects and
+answers of the broker into frames. Requests and answers of `$cbs` and `$management` are `nodes`. No
+link waits: an answer comes back by a call, and the gateway writes what has piled up once a turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from tandem.amqp import performatives as p
+from tandem.amqp import types
+from tandem.amqp.events import Delivery as Unsettled
+from tandem.amqp.events import LinkFlow, MessageReceived
+from tandem.amqp.link import Link
+from tandem.amqp.message import VALUE, sections
+from tandem.changes import Mode
+from tandem.core import commands as c
+from tandem.core.effects import Attached, Deliver, Effect, LinkClosed, SessionGranted
+from tandem.errors import NotAllowedError, ProtocolError, TandemError
+from tandem.limits import MAX_CREDIT
+from tandem.model import NO_EDITS, Edits, Symbol, Value
+from tandem.server.incoming import messages_of
+from tandem.server.outgoing import delivery_tag, render
+
+if TYPE_CHECKING:
+    from tandem.server.gateway import Gateway
+
+SESSION_FILTER: Final = Symbol("com.microsoft:session-filter")
+LOCKED_UNTIL: Final = Symbol("com.microsoft:locked-until-utc")
+TIMEOUT: Final = Symbol("com.microsoft:timeout")
+BATCH_SIZE: Final = Symbol("com.microsoft:max-message-batch-size")
+DEAD_LETTER_CONDITION: Final = "com.microsoft:dead-letter"
+SECTION_HEAD: Final = 3
+"""Bytes of a section's descriptor, `00 53 xx`."""
+_UNIX_EPOCH_TICKS: Final = 621_355_968_000_000_000
+_SEND_CREDIT: Final = 1_000
+_REJECTED_DONE: Final = p.Rejected()
+_MODIFIED_DONE: Final = p.Modified()
+
+
+class Handler(Protocol):
+    """What the gateway calls on the context of a link."""
+
+    def on_message(self, event: MessageReceived) -> None: ...
+    def on_flow(self, event: LinkFlow) -> None: ...
+    def on_dispositions(
+        self, deliveries: list[Unsettled], state: p.DeliveryState | None, is_settled: bool
+    ) -> None: ...
+    def on_gone(self) -> None: ...
+
+
+class Inlet:
+    """The peer sends to a queue or a topic."""
+
+    def __init__(self, gateway: Gateway, link: Link, path: str) -> None:
+        self.gateway = gateway
+        self.link = link
+        self.path = path
+        self.number = gateway.broker.register(self)
+
+    def grant(self) -> None:
+        """Let the peer send more, unless the disk cannot keep up."""
+        if self.link.credit < _SEND_CREDIT // 2 and not self.gateway.broker.engine.is_congested:
+            self.link.grant(_SEND_CREDIT)
+
+    def on_message(self, event: MessageReceived) -> None:
+        broker = self.gateway.broker
+        transaction, _ = _transaction(event.state)
+        done = partial(self._done, event.delivery_id, event.settled, event.state)
+        try:
+            messages = messages_of(event.payload, event.message_format, broker.clock.random_bits)
+        except TandemError as error:
+            done(error)
+            return
+        command = c.Send(self.path, messages, self.number, transaction)
+        broker.submit(command, self.gateway.claims, done)
+
+    def _done(
+        self, delivery_id: int, is_settled: bool, state: p.DeliveryState | None, reply: Any
+    ) -> None:
+        if not is_settled:
+            outcome: p.Outcome = p.ACCEPTED
+            if isinstance(reply, TandemError):
+                outcome = p.Rejected(self.gateway.error_of(reply))
+            settled: p.DeliveryState = outcome
+            if isinstance(state, p.TransactionalState) and outcome is p.ACCEPTED:
+                settled = p.TransactionalState(state.txn_id, outcome)
+            self.link.settle([delivery_id], settled)
+        self.grant()
+        self.gateway.write_soon()
+
+    def on_flow(self, event: LinkFlow) -> None:
+        """A sender tells its own credit; ours counts."""
+
+    def on_dispositions(
+        self, deliveries: list[Unsettled], state: p.DeliveryState | None, is_settled: bool
+    ) -> None:
+        """Nothing is sent on this link."""
+
+    def on_effect(self, effect: Effect) -> None:
+        if isinstance(effect, LinkClosed):
+            self.link.detach(self.gateway.error_of(effect.error))
+            self.gateway.write_soon()
+
+    def on_gone(self) -> None:
+        self.gateway.broker.unregister(self.number)
+
+
+class Outlet:
+    """The peer receives from a queue, a subscription or a dead-letter queue."""
+
+    def __init__(self, gateway: Gateway, link: Link, path: str) -> None:
+        assert link.remote is not None
+        self.gateway = gateway
+        self.link = link
+        self.path = path
+        is_settled = link.remote.snd_settle_mode == p.SETTLED
+        self.mode = Mode.RECEIVE_AND_DELETE if is_settled else Mode.PEEK_LOCK
+        self.number = gateway.broker.register(self)
+        self.session_id: str | None = None
+
+    def open(self) -> None:
+        """Ask the broker; the peer gets its answer when the broker has decided."""
+        remote = self.link.remote
+        assert remote is not None
+        try:
+            session = _session_of(remote.source)
+        except TandemError as error:
+            self._refuse(error)
+            return
+        properties = remote.properties or {}
+        timeout = properties.get(TIMEOUT)
+        timeout_ms = timeout if isinstance(timeout, int) and timeout > 0 else 65_000
+        command = c.Attach(self.number, self.path, self.mode, session, timeout_ms)
+        self.gateway.broker.submit(command, self.gateway.claims, self._opened)
+
+    def _opened(self, reply: Any) -> None:
+        if isinstance(reply, TandemError):
+            self._refuse(reply)
+        elif isinstance(reply, Attached):
+            self._accept(reply.session_id, reply.locked_until_ms)
+
+    def _accept(self, session_id: str | None, locked_until_ms: int) -> None:
+        remote = self.link.remote
+        assert remote is not None
+        source = remote.source or p.Source()
+        properties: dict[object, object] = {}
+        self.session_id = session_id
+        if session_id is not None:
+            kept = {**(source.filter or {}), SESSION_FILTER: session_id}
+            source = replace(source, filter=kept)
+            ticks = _UNIX_EPOCH_TICKS + locked_until_ms * 10_000
+            properties[LOCKED_UNTIL] = types.Long(ticks)
+        self.link.accept(source=source, properties=properties)
+        self.gateway.write_soon()
+
+    def _refuse(self, error: TandemError) -> None:
+        self.link.refuse(self.gateway.error_of(error))
+        self.gateway.broker.unregister(self.number)
+        self.gateway.write_soon()
+
+    def on_message(self, event: MessageReceived) -> None:
+        """Nothing comes in on this link."""
+
+    def on_flow(self, event: LinkFlow) -> None:
+        broker = self.gateway.broker
+        credit = min(event.credit, MAX_CREDIT)
+        nonce = broker.clock.random_bits(64)
+        command = c.Flow(self.number, credit, nonce, event.drain)
+        broker.submit(command, self.gateway.claims, partial(self._flowed, event.drain))
+
+    def _flowed(self, is_drain: bool, reply: Any) -> None:
+        if is_drain:
+            self.link.drained()
+            self.gateway.write_soon()
+
+    def on_effect(self, effect: Effect) -> None:
+        match effect:
+            case Deliver(_, deliveries):
+                self._deliver(deliveries)
+            case SessionGranted(_, session_id, locked_until_ms):
+                self._accept(session_id, locked_until_ms)
+            case LinkClosed(_, error):
+                self.link.detach(self.gateway.error_of(error))
+        self.gateway.write_soon()
+
+    def _deliver(self, deliveries: list[Any]) -> None:
+        broker, link = self.gateway.broker, self.link
+        is_settled = self.mode is Mode.RECEIVE_AND_DELETE
+        for delivery in deliveries:
+            body = broker.engine.body(delivery.body)
+            parts = render(body, delivery, shows_state=False, is_settled=is_settled)
+            if link.credit > 0:
+                link.deliver(delivery_tag(delivery), parts, settled=is_settled)
+
+    def on_dispositions(
+        self, deliveries: list[Unsettled], state: p.DeliveryState | None, is_settled: bool
+    ) -> None:
+        broker = self.gateway.broker
+        transaction, outcome = _transaction(state)
+        try:
+            command, echo = _settlement(outcome, self.path, [d.tag for d in deliveries])
+        except TandemError as error:
+            self._settled(deliveries, _REJECTED_DONE, is_settled, error)
+            return
+        command.transaction = transaction
+        answer: p.DeliveryState = echo
+        if isinstance(state, p.TransactionalState):
+            answer = p.TransactionalState(state.txn_id, echo)
+        if len(deliveries) == 1 or is_settled:
+            done = partial(self._settled, deliveries, answer, is_settled)
+            broker.submit(command, self.gateway.claims, done)
+            return
+        # A range: each on its own, so that one lost lock does not spoil the others.
+        for delivery in deliveries:
+            single = c.Settle(
+                self.path,
+                (delivery.tag,),
+                command.disposition,
+                command.edits,
+                command.reason,
+                command.description,
+                transaction,
+            )
+            done = partial(self._settled, [delivery], answer, is_settled)
+            broker.submit(single, self.gateway.claims, done)
+
+    def _settled(
+        self, deliveries: list[Unsettled], answer: p.DeliveryState, is_settled: bool, reply: Any
+    ) -> None:
+        if is_settled:
+            return
+        if isinstance(reply, TandemError):
+            answer = p.Rejected(self.gateway.error_of(reply))
+        self.link.settle([delivery.id for delivery in deliveries], answer)
+        self.gateway.write_soon()
+
+    def on_gone(self) -> None:
+        broker = self.gateway.broker
+        broker.submit(c.Detach(self.number), self.gateway.claims, _ignore)
+        broker.unregister(self.number)
+
+
+class Transactor:
+    """The peer declares and discharges transactions (AMQP 1.0 §4). What it leaves open is rolled
+    back."""
+
+    def __init__(self, gateway: Gateway, link: Link) -> None:
+        self.gateway = gateway
+        self.link = link
+        self._open: set[int] = set()
+
+    def on_message(self, event: MessageReceived) -> None:
+        broker = self.gateway.broker
+        try:
+            request = _transaction_request(event.payload)
+        except TandemError as error:
+            self._answer(event.delivery_id, p.Rejected(self.gateway.error_of(error)))
+            return
+        if isinstance(request, p.Declare):
+            done = partial(self._declared, event.delivery_id)
+            broker.submit(c.Declare(), self.gateway.claims, done)
+            return
+        number = transaction_number(request.txn_id)
+        if number not in self._open:
+            unknown = p.Error("amqp:transaction:unknown-id", "There is no such transaction.")
+            self._answer(event.delivery_id, p.Rejected(unknown))
+            return
+        self._open.discard(number)
+        done = partial(self._discharged, event.delivery_id)
+        broker.submit(c.Discharge(number, request.fail), self.gateway.claims, done)
+
+    def _declared(self, delivery_id: int, reply: Any) -> None:
+        if isinstance(reply, TandemError):
+            self._answer(delivery_id, p.Rejected(self.gateway.error_of(reply)))
+            return
+        self._open.add(reply)
+        self._answer(delivery_id, p.Declared(transaction_id(reply)))
+
+    def _discharged(self, delivery_id: int, reply: Any) -> None:
+        if isinstance(reply, TandemError):
+            description = self.gateway.error_of(reply).description
+            error = p.Error("amqp:transaction:rollback", description)
+            self._answer(delivery_id, p.Rejected(error))
+        else:
+            self._answer(delivery_id, p.ACCEPTED)
+
+    def _answer(self, delivery_id: int, outcome: p.Outcome) -> None:
+        self.link.settle([delivery_id], outcome)
+        if self.link.credit < _SEND_CREDIT // 2:
+            self.link.grant(_SEND_CREDIT)
+        self.gateway.write_soon()
+
+    def on_flow(self, event: LinkFlow) -> None: ...
+
+    def on_dispositions(
+        self, deliveries: list[Unsettled], state: p.DeliveryState | None, is_settled: bool
+    ) -> None: ...
+
+    def on_gone(self) -> None:
+        for number in self._open:
+            command = c.Discharge(number, fail=True)
+            self.gateway.broker.submit(command, self.gateway.claims, _ignore)
+
+
+def _transaction_request(payload: bytes) -> p.Declare | p.Discharge:
+    """What the body of a message to the coordinator asks (AMQP 1.0 §4.5)."""
+    for code, start, _ in sections(payload):
+        if code == VALUE:
+            request, _ = p.decode_performative(payload, start + SECTION_HEAD)
+            if isinstance(request, p.Declare | p.Discharge):
+                return request
+    raise ProtocolError("The coordinator takes a declare or a discharge.")
+
+
+def transaction_id(number: int) -> bytes:
+    return number.to_bytes(8, "big")
+
+
+def transaction_number(txn_id: bytes) -> int:
+    return int.from_bytes(txn_id, "big")
+
+
+def _transaction(state: p.DeliveryState | None) -> tuple[int | None, p.DeliveryState | None]:
+    """The transaction that a state names, and the outcome in it."""
+    if isinstance(state, p.TransactionalState):
+        return transaction_number(state.txn_id), state.outcome
+    return None, state
+
+
+def _session_of(source: p.Source | None) -> str | c.NextSession | None:
+    """What the session filter of an attach says (WIRE.md §4.3); "" is a session like any other."""
+    filters = (source.filter if source is not None else None) or {}
+    if SESSION_FILTER not in filters:
+        return None
+    value = filters[SESSION_FILTER]
+    if isinstance(value, types.Described):
+        value = value.value
+    if value is None:
+        return c.NEXT_SESSION
+    if not isinstance(value, str):
+        raise NotAllowedError("The session filter must be a text or null.")
+    return value
+
+
+def _settlement(
+    outcome: p.DeliveryState | None, path: str, tokens: list[bytes]
+) -> tuple[c.Settle, p.Outcome]:
+    """The command that an outcome asks for, and how it is echoed when done: the same outcome, but a
+    rejection without its error (WIRE.md §0)."""
+    match outcome:
+        case p.Accepted() | None:
+            return c.Settle(path, tokens, c.Disposition.COMPLETE), p.ACCEPTED
+        case p.Released():
+            return c.Settle(path, tokens, c.Disposition.RELEASE), p.RELEASED
+        case p.Modified(_, is_deferred, properties):
+            how = c.Disposition.DEFER if is_deferred else c.Disposition.ABANDON
+            return c.Settle(path, tokens, how, _edits(properties)), _MODIFIED_DONE
+        case p.Rejected(error):
+            return _dead_letter(path, tokens, error), _REJECTED_DONE
+        case _:
+            raise NotAllowedError(f"{type(outcome).__name__} does not settle a message.")
+
+
+def _dead_letter(path: str, tokens: list[bytes], error: p.Error | None) -> c.Settle:
+    how = c.Disposition.DEAD_LETTER
+    if error is None:
+        return c.Settle(path, tokens, how)
+    info = dict(error.info or {})
+    reason = info.pop("DeadLetterReason", None)
+    description = info.pop("DeadLetterErrorDescription", None)
+    if error.condition != DEAD_LETTER_CONDITION:
+        reason, description = reason or error.condition, description or error.description
+    return c.Settle(path, tokens, how, _edits(info), _text(reason), _text(description))
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _edits(properties: Mapping[object, object] | None) -> Edits:
+    """Properties to modify become application properties (WIRE.md §6.1)."""
+    if not properties:
+        return NO_EDITS
+    wanted: dict[str, Value] = {}
+    for key, value in properties.items():
+        if not isinstance(value, None | bool | int | float | str | bytes):
+            raise NotAllowedError(f"The property '{key}' has a value that is not simple.")
+        wanted[str(key)] = value
+    return Edits(wanted)
+
+
+def _ignore(reply: Any) -> None:
+    """Nobody waits for this answer."""

@@ -1,0 +1,1 @@
+"""Judged by Azure's own clients."""

@@ -1,0 +1,265 @@
+"""A connection: its ends, its output, slow ways of saying usual things, and its deadlines."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+
+import pytest
+
+from tandem.amqp.connection import Connection, Role
+from tandem.amqp.deadlines import Deadlines
+from tandem.amqp.events import Closed, Dispositions, MessageReceived, SessionBegun, SessionEnded
+from tandem.amqp.fast import encode_transfer
+from tandem.amqp.frames import LARGE, frame
+from tandem.amqp.performatives import ACCEPTED, Begin, End, Error, Open
+from tandem.amqp.states import ConnectionState
+from tandem.limits import MAX_UNSETTLED
+from tests.conformance.amqp.peer import AMQP_HEADER, SASL_HEADER, Peer, closed_with
+
+
+def test_repr() -> None:
+    """What a log shows of a connection."""
+    assert repr(Peer().opened().connection) == "<Connection server waits for anything>"
+
+
+def test_close_before_anything() -> None:
+    """Nothing was agreed on: nothing is said."""
+    for peer in (Peer(Role.CLIENT), Peer(Role.CLIENT, use_sasl=True), Peer()):
+        peer.connection.open()
+        peer.connection.close(Error("x:y"))
+        assert peer.connection.is_finished
+        peer.connection.open()
+
+
+def test_close_before_the_peers_open() -> None:
+    """Our open, our close, and no waiting."""
+    peer = Peer()
+    peer.raw(AMQP_HEADER)
+    peer.connection.close()
+    assert [type(it).__name__ for it in peer.answers()] == ["Header", "Open", "Close"]
+    assert peer.connection.is_finished
+
+
+def test_any_buffer_is_taken() -> None:
+    """What a transport hands over may be a bytearray or a view."""
+    peer = Peer()
+    assert peer.connection.receive_data(bytearray(AMQP_HEADER)) == []
+    assert peer.connection.receive_data(memoryview(frame(b""))) != []
+
+
+def test_reading_stops_while_too_many_are_unsettled() -> None:
+    """Back-pressure: the owner reads again when it has settled."""
+    peer = Peer().begun()
+    link = peer.receiving()
+    readable = [peer.connection.can_read]
+    for number in range(MAX_UNSETTLED + 1):
+        peer.transfer(number)
+    readable.append(peer.connection.can_read)
+    link.settle(range(MAX_UNSETTLED + 1), ACCEPTED)
+    readable.append(peer.connection.can_read)
+    assert readable == [True, False, True]
+    (disposition,) = peer.answers()
+    assert (disposition.first, disposition.last) == (0, MAX_UNSETTLED)
+
+
+def test_unsettled_has_a_hard_end() -> None:
+    """A peer that is read in spite of that loses its link, not our memory."""
+    peer = Peer().begun()
+    link = peer.receiving()
+    events = []
+    for number in range(4 * MAX_UNSETTLED + 5):
+        events += peer.transfer(number)
+    assert not isinstance(events[-1], MessageReceived)
+    assert link.unsettled == 0
+    assert peer.answer().error.condition == "amqp:link:transfer-limit-exceeded"
+    peer = Peer().begun()
+    link = peer.receiving()
+    link.unsettled = 4 * MAX_UNSETTLED
+    peer.transfer(0, more=True)
+    peer.transfer(0)
+    assert peer.answer().error.condition == "amqp:link:transfer-limit-exceeded"
+
+
+def test_unfinished_messages_share_a_budget() -> None:
+    """Many links, each with a message that never ends."""
+    peer = Peer(max_message_size=1024 * 1024).begun()
+    for handle in range(10):
+        peer.receiving(handle=handle)
+    chunk = b"x" * 60_000
+    total = 0
+    failed = []
+    for number in range(100):
+        handle = number % 10
+        events = peer.transfer(handle, chunk, handle=handle, more=True)
+        failed += events
+        total += not events
+        assert peer.connection.partial_bytes <= 4 * 1024 * 1024
+    assert failed
+    assert peer.answers()[0].error.condition == "amqp:resource-limit-exceeded"
+
+
+def test_frames_with_an_extended_header() -> None:
+    """Transfers and dispositions that do not take the short way mean the same."""
+    peer = Peer().begun()
+    peer.receiving(handle=0)
+    peer.sending(handle=1).deliver(b"t", [b"m"])
+    transfer = encode_transfer(0, 0, b"t", message_format=0)
+    (event,) = peer.raw(_extended(transfer + b"payload"))
+    assert isinstance(event, MessageReceived)
+    assert event.payload == b"payload"
+    disposition = b"\x00\x53\x15\xc0\x0a\x05\x41\x52\x00\x40\x41\x00\x53\x24\x45"
+    (event,) = peer.raw(_extended(disposition))
+    assert isinstance(event, Dispositions)
+    assert len(event.deliveries) == 1
+
+
+def _extended(body: bytes) -> bytes:
+    return (12 + len(body)).to_bytes(4, "big") + b"\x03\x00\x00\x00" + b"\xee" * 4 + body
+
+
+def test_symbolic_transfer() -> None:
+    """The same for a symbolic descriptor."""
+    peer = Peer().begun()
+    peer.receiving()
+    body = b"\x00\xa3\x12amqp:transfer:list" + encode_transfer(0, 0, b"t")[3:]
+    (event,) = peer.raw(frame(body + b"m"))
+    assert isinstance(event, MessageReceived)
+
+
+def test_bytes_behind_a_sasl_frame() -> None:
+    """Only a transfer has a payload."""
+    peer = Peer(use_sasl=True)
+    peer.raw(SASL_HEADER)
+    init = b"\x00\x53\x41\xc0\x0c\x01\xa3\x09ANONYMOUS"
+    assert closed_with(peer.raw(frame(init + b"\x40", kind=1))) == "amqp:decode-error"
+
+
+def test_session_that_ended_before_it_was_there() -> None:
+    """A client may begin and end without waiting for the answer to either."""
+    peer = Peer(Role.CLIENT).opened()
+    session = peer.connection.begin()
+    session.end()
+    assert peer.send(Begin(0, 0, 1, 1)) == []
+    (ended,) = peer.send(End())
+    assert isinstance(ended, SessionEnded)
+    assert peer.connection.sessions == ()
+
+
+def test_server_has_no_channel_left() -> None:
+    """The peer begins on a channel that it would not take itself."""
+    peer = Peer()
+    peer.raw(AMQP_HEADER)
+    peer.send(Open("peer", channel_max=0))
+    (begun,) = peer.send(Begin(None, 0, 1, 1), 5)
+    assert isinstance(begun, SessionBegun)
+    assert begun.session.channel == 0
+    events = peer.send(Begin(None, 0, 1, 1), 6)
+    assert closed_with(events) == "amqp:resource-limit-exceeded"
+
+
+def test_large_payloads_are_not_copied() -> None:
+    """What an owner delivers in one large piece goes out as that very piece."""
+    peer = Peer().begun()
+    link = peer.sending()
+    body = b"x" * (LARGE + 1)
+    link.deliver(b"t", [b"head", body])
+    link.deliver(b"t", [b"small"])
+    chunks = peer.connection.data_to_send()
+    assert any(chunk is body for chunk in chunks)
+    assert len(chunks) == 3
+    link.deliver(b"t", [b"y" * 200_000])
+    views = [it for it in peer.connection.data_to_send() if isinstance(it, memoryview)]
+    assert len(views) == 3
+
+
+def test_nothing_to_send() -> None:
+    """An idle connection has no output, and says so with an empty list."""
+    peer = Peer().opened()
+    assert peer.connection.data_to_send() == []
+
+
+def test_idle_and_handshake_deadlines() -> None:
+    """The pure arithmetic of `Deadlines`."""
+    deadlines = Deadlines()
+    assert deadlines.handshake(100, ConnectionState.HEADER) == 10_100
+    assert deadlines.handshake(5_000, ConnectionState.OPEN) == 30_100
+    assert deadlines.idle(0, None, None) is None
+    assert deadlines.idle(0, 1_000, 400) == 100
+    assert not deadlines.is_peer_silent(999, 1_000)
+    assert not deadlines.is_peer_silent(1_000, 1_000)
+    assert deadlines.is_peer_silent(2_000, 1_000)
+    assert not deadlines.is_heartbeat_due(99, 400)
+    assert deadlines.is_heartbeat_due(100, 400)
+    deadlines.has_sent = True
+    assert not deadlines.is_heartbeat_due(200, 400)
+    assert deadlines.is_heartbeat_due(300, 400)
+
+
+def test_tick_before_its_time() -> None:
+    """Nothing happens, however often it is called."""
+    peer = Peer().opened(idle_time_out=60_000)
+    for now in range(1_000):
+        assert peer.connection.tick(now) == []
+    assert peer.answers() == []
+
+
+def test_both_deadlines_at_once() -> None:
+    """A heartbeat is not lost because the peer was looked at in the same tick."""
+    peer = Peer(idle_timeout_ms=1_000).opened(idle_time_out=4_000)
+    assert peer.connection.next_deadline(0) == 1_000
+    assert peer.connection.tick(1_000) == []
+    peer.connection.receive_data(frame(b""))
+    assert peer.connection.tick(2_000) == []
+    assert len(peer.answers()) == 1
+
+
+def test_peer_that_never_answers_our_close() -> None:
+    """The idle time-out ends the wait."""
+    peer = Peer(idle_timeout_ms=1_000).opened()
+    peer.connection.close()
+    peer.connection.next_deadline(0)
+    peer.connection.tick(1_000)
+    (closed,) = peer.connection.tick(2_000)
+    assert isinstance(closed, Closed)
+    assert peer.connection.is_finished
+
+
+@pytest.mark.parametrize("size", [1, 7, 64])
+def test_small_pieces_are_linear(size: int) -> None:
+    """A large frame that dribbles in is not copied with each piece."""
+    peer = Peer(max_frame_size=1024 * 1024, max_message_size=2**30).begun()
+    peer.receiving()
+    data = frame(encode_transfer(0, 0, b"t") + b"x" * 200_000)
+    events = []
+    for at in range(0, len(data), size):
+        events += peer.connection.receive_data(data[at : at + size])
+    (event,) = events
+    assert isinstance(event, MessageReceived)
+    assert len(event.payload) == 200_000
+
+
+def test_memory_of_an_idle_connection() -> None:
+    """Open, with one session and a few links: a few kilobytes."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        peers = []
+        for _ in range(20):
+            peer = Peer().begun()
+            for handle in range(3):
+                peer.sending(handle=handle)
+            peer.sent = b""
+            peers.append(peer)
+        gc.collect()
+        each = (tracemalloc.get_traced_memory()[0] - before) / 20
+    finally:
+        tracemalloc.stop()
+    assert each < 16_000, each
+
+
+def test_server_by_default_wants_sasl() -> None:
+    """Who forgets the argument is on the safe side."""
+    connection = Connection(Role.SERVER, container_id="x")
+    assert closed_with(connection.receive_data(AMQP_HEADER)) is not None

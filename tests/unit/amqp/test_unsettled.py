@@ -1,0 +1,88 @@
+"""Unsettled deliveries: ranges, wrapping ids, and a cost that follows what is found."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tandem.amqp.unsettled import MASK, Unsettled, is_after
+
+
+def test_serial_numbers() -> None:
+    """RFC 1982: later by less than half of the circle."""
+    assert is_after(1, 0)
+    assert not is_after(0, 1)
+    assert not is_after(5, 5)
+    assert is_after(3, 2**32 - 3)
+    assert not is_after(2**32 - 3, 3)
+
+
+def filled(start: int, count: int) -> Unsettled[int]:
+    unsettled: Unsettled[int] = Unsettled()
+    for number in range(count):
+        unsettled.add(start + number & MASK, number)
+    return unsettled
+
+
+def test_single() -> None:
+    """One id is found once."""
+    unsettled = filled(5, 3)
+    assert unsettled.take(6, 6) == [(6, 1)]
+    assert unsettled.take(6, 6) == []
+    assert len(unsettled) == 2
+
+
+def test_range_over_the_wrap() -> None:
+    """Ids that wrap are in order, and a range may begin before and end after all of them."""
+    unsettled = filled(2**32 - 3, 6)
+    assert [it for it, _ in unsettled.take(2**32 - 2, 1)] == [2**32 - 2, 2**32 - 1, 0, 1]
+    assert [it for it, _ in unsettled.take(2**32 - 100, 100)] == [2**32 - 3, 2]
+    assert unsettled.take(0, 10) == []
+
+
+def test_ranges_beside() -> None:
+    """Ranges wholly before or behind find nothing."""
+    unsettled = filled(100, 10)
+    assert unsettled.take(0, 99) == []
+    assert unsettled.take(110, 500) == []
+    assert unsettled.take(50, 100) == [(100, 0)]
+    assert len(unsettled) == 9
+
+
+def test_order_is_cleaned() -> None:
+    """Ids that left do not pile up."""
+    unsettled: Unsettled[None] = Unsettled()
+    for number in range(50_000):
+        unsettled.add(number, None)
+        unsettled.entries.pop(number)
+    assert len(unsettled.order) <= 1025
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 2**32))
+def test_against_a_plain_set(start: int, seed: int) -> None:
+    """Any mix of adding, popping and taking agrees with a list of numbers that do not wrap."""
+    chance = random.Random(seed)
+    unsettled: Unsettled[int] = Unsettled()
+    alive: set[int] = set()
+    top = start
+    for _ in range(60):
+        match chance.randrange(4):
+            case 0 | 1:
+                top += chance.choice((1, 1, 1, 7))
+                unsettled.add(top & MASK, top)
+                alive.add(top)
+            case 2 if alive:
+                it = chance.choice(sorted(alive))
+                alive.remove(it)
+                assert unsettled.entries.pop(it & MASK) == it
+            case _:
+                first = top - chance.randrange(40)
+                last = first + chance.randrange(40)
+                expected = sorted(it for it in alive if first <= it <= last)
+                assert [it for _, it in unsettled.take(first & MASK, last & MASK)] == expected
+                alive.difference_update(expected)
+        if chance.random() < 0.1:
+            unsettled.clean()
+    assert set(unsettled.entries.values()) == alive
