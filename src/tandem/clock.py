@@ -25,7 +25,7 @@ that."""
 
 class Clock(Protocol):
     def now_ms(self) -> int:
-        """inteconds since 1970 UTC; never less than an earlier answer."""
+        """Milliseconds since 1970 UTC; never less than an earlier answer."""
         ...
 
     def not_before(self, now_ms: int) -> None:
