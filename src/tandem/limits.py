@@ -212,8 +212,9 @@ MAX_NODES_PER_FRAME: Final = 10_000
 """Values in one frame (amplification by zero-width elements)."""
 MAX_SECTIONS: Final = 1_000
 """Sections of one message (one message of a million empty sections)."""
-MAX_CHANNELS: Final = 64
-"""Sessions of one connection. The SDKs use one."""
+MAX_CHANNELS: Final = 256
+"""Sessions of one connection: the JavaScript SDK opens one for each link, and has all links of a
+client on one connection."""
 MAX_LINKS_PER_CONNECTION: Final = 255
 """Links of one connection; what Java's client counts with."""
 MAX_CREDIT: Final = 5_000

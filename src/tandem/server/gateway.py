@@ -43,7 +43,7 @@ from tandem.errors import (
     UnauthorizedError,
 )
 from tandem.limits import KIB, MAX_BATCH_BYTES
-from tandem.model import Message, Millis
+from tandem.model import Message, Millis, Symbol
 from tandem.names import split
 from tandem.server import cbs, management
 from tandem.server.broker import Broker
@@ -59,6 +59,7 @@ log = logging.getLogger("tandem.server")
 
 CONTAINER: Final = "tandem"
 MANAGEMENT: Final = "$management"
+USER_AGENT: Final = Symbol("user-agent")
 
 
 class Gateway:
@@ -73,6 +74,8 @@ class Gateway:
         self.broker = broker
         self.claims = broker.new_claims()
         self.peer = peer
+        self.reads_all_types = False
+        """Whether the peer reads every AMQP type; Microsoft's own codecs do not (WIRE.md §1.6)."""
         self._write = write
         self._hang_up = hang_up
         self._loop = asyncio.get_running_loop()
@@ -186,7 +189,10 @@ class Gateway:
             case Closed(error):
                 if error is not None:
                     log.info("%s: connection closed: %s", self.peer, error)
-            case Authenticated() | Opened() | SessionBegun() | WindowOpened() | Heartbeat():
+            case Opened(opened):
+                agent = str((opened.properties or {}).get(USER_AGENT, ""))
+                self.reads_all_types = not agent.startswith(("azsdk-python", "azsdk-net"))
+            case Authenticated() | SessionBegun() | WindowOpened() | Heartbeat():
                 pass
 
     def _on_dispositions(self, event: Dispositions) -> None:
@@ -294,8 +300,15 @@ class Gateway:
         return await self.broker.execute(command, claims)
 
     def render(self, path: str, delivery: Delivery, *, shows_state: bool) -> bytes:
-        body = self.broker.engine.body(delivery.body)
-        return encoded(body, delivery, shows_state=shows_state)
+        queue = self.namespace.find(path)
+        return encoded(
+            self.broker.engine.body(delivery.body),
+            delivery,
+            shows_state=shows_state,
+            entity_ttl_ms=queue.ttl_ms,
+            partition_id=delivery.sequence_number >> 48 if len(queue.parts) > 1 else None,
+            reads_all_types=self.reads_all_types,
+        )
 
     def incoming(self, payload: bytes, message_format: int) -> list[Message]:
         return [*messages_of(payload, message_format, self.random_bits)]

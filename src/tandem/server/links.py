@@ -190,11 +190,19 @@ class Outlet:
         self.gateway.write_soon()
 
     def _deliver(self, deliveries: list[Any]) -> None:
-        broker, link = self.gateway.broker, self.link
+        gateway, link = self.gateway, self.link
         is_settled = self.mode is Mode.RECEIVE_AND_DELETE
+        queue = gateway.namespace.find(self.path)
+        is_partitioned = len(queue.parts) > 1
         for delivery in deliveries:
-            body = broker.engine.body(delivery.body)
-            parts = render(body, delivery, shows_state=False, is_settled=is_settled)
+            parts = render(
+                gateway.broker.engine.body(delivery.body),
+                delivery,
+                is_settled=is_settled,
+                entity_ttl_ms=queue.ttl_ms,
+                partition_id=delivery.sequence_number >> 48 if is_partitioned else None,
+                reads_all_types=gateway.reads_all_types,
+            )
             if link.credit > 0:
                 link.deliver(delivery_tag(delivery), parts, settled=is_settled)
 
