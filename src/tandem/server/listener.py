@@ -30,6 +30,8 @@ _PATIENCE_S: Final = SASL_TIMEOUT_MS / 1000
 _TLS_RECORD: Final = b"\x16\x03"
 _AMQP: Final = b"AMQP"
 _BACKLOG: Final = 1_024
+_LOOK_AGAIN_S: Final = 0.005
+"""How soon a peer that was held back is looked at again: about one commit."""
 
 
 class Listener:
@@ -154,6 +156,7 @@ class Peer(asyncio.Protocol):
         self._requests: asyncio.Queue[http.Request] = asyncio.Queue()
         self._serving: asyncio.Task[None] | None = None
         self._is_held_back = False
+        self._is_clogged = False
         self._patience: asyncio.TimerHandle | None = None
 
     # --- the transport ----------------------------------------------------------------------------
@@ -181,6 +184,7 @@ class Peer(asyncio.Protocol):
             self._receive_framed(data)
         elif self._gateway is not None:
             self._gateway.receive(data)
+            self._hold_back()
         elif self._parser is not None:
             self._on_http(self._parser.feed(data))
         else:
@@ -190,12 +194,26 @@ class Peer(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The peer does not read: then it is not read from either."""
-        self._is_held_back = True
-        self._transport.pause_reading()
+        self._is_clogged = True
+        self._hold_back()
 
     def resume_writing(self) -> None:
-        self._is_held_back = False
-        self._transport.resume_reading()
+        self._is_clogged = False
+        self._hold_back()
+
+    def _hold_back(self) -> None:
+        """Read from the peer, or do not: not while it does not read, has too much unsettled, or the
+        disk cannot keep up with everybody. Nothing is buffered instead."""
+        may_read = not self._is_clogged and (self._gateway is None or self._gateway.can_read)
+        if self._transport.is_closing():
+            return
+        if may_read and self._is_held_back:
+            self._transport.resume_reading()
+        elif not may_read and not self._is_held_back:
+            self._transport.pause_reading()
+        self._is_held_back = not may_read
+        if self._is_held_back and not self._is_clogged:
+            asyncio.get_running_loop().call_later(_LOOK_AGAIN_S, self._hold_back)
 
     def close(self) -> None:
         if self._gateway is not None:
@@ -288,6 +306,7 @@ class Peer(asyncio.Protocol):
             return
         if stream and self._gateway is not None:
             self._gateway.receive(stream)
+            self._hold_back()
         if self._socket.out:
             self._transport.writelines(self._socket.out)
             self._socket.out.clear()

@@ -1,0 +1,137 @@
+"""The port itself, with our own client end of AMQP on a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tandem import http
+from tandem.amqp.connection import Connection, Role
+from tandem.amqp.events import Dispositions, Event, LinkFlow
+from tandem.amqp.link import Link
+from tandem.amqp.message import encode_message
+from tandem.amqp.performatives import Accepted, Source, Target
+from tandem.core.access import everything
+from tandem.core.commands import CreateQueue
+from tandem.engine.engine import Tuning
+from tandem.server.broker import Broker
+from tandem.server.listener import Listener
+from tandem.store.memory import MemoryStore
+
+COUNT = 3_000
+PAYLOAD = encode_message(body=b"x" * 1_024, message_id="m")
+
+
+async def _no_http(request: http.Request) -> http.Response:
+    return http.text(200, f"{request.method} {'/'.join(request.path)}")
+
+
+def _serving(work: Callable[[Broker, int], Awaitable[None]], tuning: Tuning | None = None) -> None:
+    async def run() -> None:
+        failures: list[Exception] = []
+        broker = await Broker.open(
+            "default", MemoryStore(), on_failure=failures.append, tuning=tuning
+        )
+        await broker.execute(CreateQueue("q"), everything())
+        listener = Listener(broker, _no_http)
+        port = await listener.bind("127.0.0.1", 0)
+        try:
+            async with asyncio.timeout(60):
+                await work(broker, port)
+        finally:
+            await listener.close()
+            await broker.close()
+        assert not failures
+
+    asyncio.run(run())
+
+
+async def _send_all(port: int, *, is_settled: bool) -> int:
+    """Send COUNT messages as fast as credit allows; how many were accepted."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    client = Connection(Role.CLIENT, container_id="test", use_sasl=False)
+    client.open()
+    link = client.begin().attach(
+        "sender", is_sender=True, source=Source("here"), target=Target("q")
+    )
+    sent = accepted = 0
+
+    def on_event(event: Event) -> None:
+        nonlocal accepted
+        if isinstance(event, Dispositions) and isinstance(event.state, Accepted):
+            accepted += len(event.deliveries)
+
+    def send(link: Link) -> None:
+        nonlocal sent
+        while sent < COUNT and link.capacity:
+            link.deliver(sent.to_bytes(4, "big"), [PAYLOAD], settled=is_settled)
+            sent += 1
+
+    while sent < COUNT or (accepted < COUNT and not is_settled):
+        writer.writelines(client.data_to_send())
+        await writer.drain()
+        data = await reader.read(65_536)
+        assert data, "the broker hung up"
+        for event in client.receive_data(data):
+            on_event(event)
+            if isinstance(event, LinkFlow):
+                send(link)
+        send(link)
+    writer.writelines(client.data_to_send())
+    await writer.drain()
+    client.close()
+    writer.writelines(client.data_to_send())
+    await writer.drain()
+    await reader.read(65_536)
+    writer.close()
+    await writer.wait_closed()
+    return accepted
+
+
+def test_sends_are_pipelined() -> None:
+    """Many are in flight on one link, and each is answered on its own."""
+
+    async def work(broker: Broker, port: int) -> None:
+        assert await _send_all(port, is_settled=False) == COUNT
+        assert broker.namespace.find("q").active_count == COUNT
+
+    _serving(work)
+
+
+def test_a_disk_that_cannot_keep_up_holds_the_peer_back() -> None:
+    """With room for little that is not durable, all is accepted all the same: the peer is not read
+    from meanwhile, and nothing is refused."""
+
+    async def work(broker: Broker, port: int) -> None:
+        assert await _send_all(port, is_settled=False) == COUNT
+
+    _serving(work, Tuning(group_bytes=8_192, staged_bytes=4_000_000))
+
+
+@pytest.mark.req("T4")
+def test_transfers_that_are_settled_already_are_stored() -> None:
+    """Fire and forget: no answer, and the messages are there."""
+
+    async def work(broker: Broker, port: int) -> None:
+        assert await _send_all(port, is_settled=True) == 0
+        while broker.namespace.find("q").active_count < COUNT:
+            await asyncio.sleep(0.01)
+
+    _serving(work)
+
+
+def test_http_on_the_same_port() -> None:
+    """The first bytes decide."""
+
+    async def work(broker: Broker, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /a/b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert answer.endswith(b"GET a/b\n")
+        writer.close()
+        await writer.wait_closed()
+
+    _serving(work)
