@@ -238,12 +238,12 @@ class Link:
             if self.is_sender:
                 self.fail(Error("amqp:not-allowed", "This end of the link sends."), events)
                 return
-            if delivery_id is None or not session.is_next_incoming(delivery_id):
-                self.fail(
-                    Error("amqp:invalid-field", "delivery-id is missing, or not a new one."), events
-                )
+            # Ids may come out of order, and again once settled: several threads of azure-servicebus
+            # that use one link count without a lock.
+            if delivery_id is None or delivery_id in session.incoming.entries:
+                text = "delivery-id is missing, or that of an unsettled delivery."
+                self.fail(Error("amqp:invalid-field", text), events)
                 return
-            session.last_delivery_id = delivery_id
             self.delivery_count = self.delivery_count + 1 & MASK
             if self.credit:
                 self.credit -= 1

@@ -113,7 +113,7 @@ class Session:
 
     __slots__ = (
         "_handles", "_is_reported", "_pending", "_used", "_waiting", "answering", "attaching",
-        "channel", "connection", "context", "incoming", "initial_id", "last_delivery_id", "links",
+        "channel", "connection", "context", "incoming", "initial_id", "links",
         "next_delivery_id", "next_incoming_id", "next_outgoing_id", "outgoing", "remote_channel",
         "remote_handle_max", "state", "window",
     )  # fmt: skip
@@ -129,7 +129,6 @@ class Session:
         self.next_outgoing_id = initial_id
         self.next_delivery_id = initial_id
         self.next_incoming_id: int | None = None
-        self.last_delivery_id: int | None = None
         self.window = 0
         """Transfers that the peer takes now."""
         self.remote_handle_max = 0
@@ -412,11 +411,6 @@ class Session:
         self.window = begin.incoming_window
         self.remote_handle_max = begin.handle_max
         self.state = SessionState.MAPPED
-
-    def is_next_incoming(self, delivery_id: int) -> bool:
-        """Whether an id is later than all before it. (§2.6.12; gaps are nobody's harm)"""
-        last = self.last_delivery_id
-        return last is None or 0 < delivery_id - last & MASK < HALF
 
     def on_flow(self, flow: Flow, events: list[Event]) -> None:
         incoming_id, window, outgoing_id, _, handle, _, _, _, echo = flow

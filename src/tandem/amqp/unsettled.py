@@ -7,7 +7,7 @@ what it names: an attack, and also what a client does that settles all it ever r
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from typing import Final, Generic, TypeVar
 
 MASK: Final = 0xFFFF_FFFF
@@ -22,7 +22,7 @@ def is_after(one: int, other: int) -> bool:
 
 
 class Unsettled(Generic[T]):
-    """Delivery id → what is known of it. Ids are added in serial order, and leave in any.
+    """Delivery id → what is known of it. Ids come in serial order, as a rule, and leave in any.
 
     `entries` may be read, and single ids popped, directly; `order` keeps ids that have left until
     it is worth cleaning, so every range scan also removes what it scanned.
@@ -42,13 +42,18 @@ class Unsettled(Generic[T]):
 
     def add(self, delivery_id: int, what: T) -> None:
         self.entries[delivery_id] = what
-        self.order.append(delivery_id)
+        order = self.order
+        if not order or is_after(delivery_id, order[-1]):
+            order.append(delivery_id)
+        else:
+            base = order[-1] - HALF
+            insort(order, delivery_id, key=lambda it: it - base & MASK)
         if len(self.order) > self.limit:
             self.clean()
 
     def clean(self) -> None:
         """Forget the order of ids that have left; at a cost that their adding has paid for."""
-        self.order = list(self.entries)
+        self.order = [it for it in dict.fromkeys(self.order) if it in self.entries]
         self.limit = 2 * len(self.order) + self._SLACK
 
     def take(self, first: int, last: int) -> list[tuple[int, T]]:

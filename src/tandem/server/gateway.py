@@ -181,7 +181,9 @@ class Gateway:
                     event.link.context.on_flow(event)
             case LinkAttached(link):
                 self._attach(link)
-            case LinkDetached(link):
+            case LinkDetached(link, error, _, by_peer):
+                if not by_peer:
+                    log.warning("%s: the link %.80r was ended: %s", self.peer, link.name, error)
                 self._forget(link)
             case SessionEnded(_, links):
                 for link in links:

@@ -86,3 +86,17 @@ def test_against_a_plain_set(start: int, seed: int) -> None:
         if chance.random() < 0.1:
             unsettled.clean()
     assert set(unsettled.entries.values()) == alive
+
+
+def test_ids_out_of_order() -> None:
+    """Threads of one client count without a lock: what they mix up is found by ranges all the
+    same, also over the end of the numbers, and an id can come again once it was settled."""
+    unsettled: Unsettled[str] = Unsettled()
+    for delivery_id in (MASK - 1, 1, MASK, 3, 0, 2):
+        unsettled.add(delivery_id, f"d{delivery_id}")
+    assert unsettled.take(1, 1) == [(1, "d1")]
+    unsettled.add(1, "again")
+    taken = unsettled.take(MASK, 2)
+    assert taken == [(MASK, f"d{MASK}"), (0, "d0"), (1, "again"), (2, "d2")]
+    unsettled.clean()
+    assert unsettled.order == [MASK - 1, 3]
