@@ -322,6 +322,9 @@ class Gateway:
                     return link.context.number
         return None
 
+    def call_later(self, delay_ms: Millis, call: Callable[[], None]) -> asyncio.TimerHandle:
+        return self._loop.call_later(delay_ms / 1000, call)
+
     def random_bits(self, count: int) -> int:
         return self.broker.clock.random_bits(count)
 

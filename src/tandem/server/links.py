@@ -7,6 +7,7 @@ link waits: an answer comes back by a call, and the gateway writes what has pile
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -123,6 +124,7 @@ class Outlet:
         self.mode = Mode.RECEIVE_AND_DELETE if is_settled else Mode.PEEK_LOCK
         self.number = gateway.broker.register(self)
         self.session_id: str | None = None
+        self._renewal: asyncio.TimerHandle | None = None
 
     def open(self) -> None:
         """Ask the broker; the peer gets its answer when the broker has decided."""
@@ -156,8 +158,25 @@ class Outlet:
             source = replace(source, filter=kept)
             ticks = _UNIX_EPOCH_TICKS + locked_until_ms * 10_000
             properties[LOCKED_UNTIL] = types.Long(ticks)
-        self.link.accept(source=source, properties=properties)
+        if self.link.accept(source=source, properties=properties) and session_id is not None:
+            self._keep_session(locked_until_ms)
         self.gateway.write_soon()
+
+    def _keep_session(self, locked_until_ms: int) -> None:
+        """A link that receives and deletes has nothing locked that could be lost, so it keeps its
+        session for as long as it is attached (the SDK's tests wait longer than the lock lasts)."""
+        if self.mode is Mode.RECEIVE_AND_DELETE:
+            delay_ms = max(locked_until_ms - self.gateway.now_ms(), 0) // 2
+            self._renewal = self.gateway.call_later(delay_ms, self._renew_session)
+
+    def _renew_session(self) -> None:
+        assert self.session_id is not None
+        command = c.RenewSession(self.path, self.session_id, self.number)
+        self.gateway.broker.submit(command, self.gateway.claims, self._renewed)
+
+    def _renewed(self, reply: Any) -> None:
+        if not isinstance(reply, TandemError):
+            self._keep_session(reply)
 
     def _refuse(self, error: TandemError) -> None:
         self.link.refuse(self.gateway.error_of(error))
@@ -250,6 +269,8 @@ class Outlet:
 
     def on_gone(self) -> None:
         broker = self.gateway.broker
+        if self._renewal is not None:
+            self._renewal.cancel()
         broker.submit(c.Detach(self.number), self.gateway.claims, _ignore)
         broker.unregister(self.number)
 

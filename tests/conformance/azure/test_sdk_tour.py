@@ -118,6 +118,20 @@ def test_sessions(server: Server) -> None:
             assert receiver.session.get_state() == b"half way"
 
 
+def test_receive_and_delete_keeps_its_session(server: Server) -> None:
+    """Nothing is locked that could be lost, so a wait longer than the lock does not end it."""
+    description = "<LockDuration>PT5S</LockDuration><RequiresSession>true</RequiresSession>"
+    server.create_queue("taken", description)
+    with server.client() as client:
+        with client.get_queue_sender("taken") as sender:
+            sender.send_messages(sdk.ServiceBusMessage("one", session_id="s"))
+        mode = sdk.ServiceBusReceiveMode.RECEIVE_AND_DELETE
+        with client.get_queue_receiver(
+            "taken", session_id="s", receive_mode=mode, max_wait_time=6
+        ) as receiver:
+            assert [str(message) for message in receiver] == ["one"]
+
+
 def test_schedule_and_cancel(server: Server) -> None:
     """A scheduled message comes at its time and not before; a cancelled one does not come."""
     server.create_queue("later")
