@@ -32,9 +32,7 @@ class Removal(IntEnum):
     PURGED = 3
     FORWARDED = 4
     DEAD_LETTERED = 5
-    TAKEN = 6
-    """Received and deleted: by sequence number (an ordinary one is a `Delivered` with mode 1)."""
-    PUBLISHED = 7
+    PUBLISHED = 7  # 6 was never written
     """A topic's scheduled message that became due and went to the subscriptions."""
 
 

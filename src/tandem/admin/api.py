@@ -39,7 +39,7 @@ from tandem.admin.descriptions import (
     rule_description,
 )
 from tandem.changes import EntityKind
-from tandem.core.access import Claims, Grant, Right, path_of
+from tandem.core.access import Claims, Grant, Right, path_of, require_right
 from tandem.core.commands import (
     AddRule,
     Command,
@@ -61,7 +61,6 @@ from tandem.errors import (
     Refused,
     ServerBusyError,
     StoreError,
-    UnauthorizedError,
 )
 from tandem.http import Request, Response
 from tandem.model import NEVER, Millis
@@ -183,11 +182,7 @@ class AdminApi:
         segments = "/".join(request.path).split("/")
         resource = "/".join(segments)
         claims = self._broker.authorize(request.headers.get("authorization"), resource)
-        if not claims.allows(path_of(resource), Right.MANAGE, self._broker.now_ms()):
-            raise UnauthorizedError(
-                "Unauthorized access. 'Manage' claim(s) are required to perform this operation. "
-                f"Resource: '{resource}'."
-            )
+        require_right(claims, resource, Right.MANAGE, self._broker.now_ms())
         if len(segments) == 1 and segments[0].lower() == NAMESPACE_INFO:
             _only(request, "GET")
             return self._namespace_info(request)

@@ -180,8 +180,13 @@ def require(claims: Claims, command: c.Command, now: Millis) -> None:
     if right is None:
         return
     path = command.topic if isinstance(command, c.CreateSubscription) else command.path  # type: ignore[union-attr]
+    require_right(claims, path, right, now)
+
+
+def require_right(claims: Claims, path: str, right: Right, now: Millis) -> None:
+    """The same for what is no command: opening a link, reading what has no command to read it."""
     if not claims.allows(path_of(path), right, now):
         raise UnauthorizedError(
-            f"Unauthorized access. '{right.name.title() if right.name else right}' claim(s) are "
-            f"required to perform this operation. Resource: '{path}'."
+            f"Unauthorized access. '{(right.name or '').title()}' claim(s) are required to perform "
+            f"this operation. Resource: '{path}'."
         )

@@ -31,7 +31,7 @@ from tandem.amqp.events import (
 )
 from tandem.amqp.link import Link
 from tandem.changes import EntityKind
-from tandem.core.access import Claims, Right, path_of
+from tandem.core.access import Claims, Right, path_of, require_right
 from tandem.core.commands import Command
 from tandem.core.effects import Delivery
 from tandem.core.namespace import Namespace
@@ -264,11 +264,7 @@ class Gateway:
         queue = self._check_exists(path, path)
         if queue.kind not in (EntityKind.QUEUE, EntityKind.TOPIC):
             raise NotAllowedError(f"Nothing can be sent to '{queue.path}'.")
-        if not self.claims.allows(path_of(path), Right.SEND, self.broker.now_ms()):
-            raise UnauthorizedError(
-                "Unauthorized access. 'Send' claim(s) are required to perform this operation. "
-                f"Resource: '{queue.path}'."
-            )
+        require_right(self.claims, path, Right.SEND, self.broker.now_ms())
         inlet = link.context = Inlet(self, link, path)
         size = max(queue.max_message_bytes, 256 * KIB)
         if link.accept(max_message_size=size, properties={BATCH_SIZE: size}):

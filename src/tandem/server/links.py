@@ -214,6 +214,13 @@ class Outlet:
         queue = gateway.namespace.find(self.path)
         is_partitioned = len(queue.parts) > 1
         for delivery in deliveries:
+            if link.credit <= 0:
+                # The peer took its credit back, or went, while this was on its way. Received and
+                # deleted means gone (T5); a locked message is there again for others at once.
+                if delivery.token is not None:
+                    command = c.Settle(self.path, (delivery.token,), c.Disposition.RELEASE)
+                    gateway.broker.submit(command, gateway.claims, _ignore)
+                continue
             parts = render(
                 gateway.broker.engine.body(delivery.body),
                 delivery,
@@ -222,8 +229,7 @@ class Outlet:
                 partition_id=delivery.sequence_number >> 48 if is_partitioned else None,
                 reads_all_types=gateway.reads_all_types,
             )
-            if link.credit > 0:
-                link.deliver(delivery_tag(delivery), parts, settled=is_settled)
+            link.deliver(delivery_tag(delivery), parts, settled=is_settled)
 
     def on_dispositions(
         self, deliveries: list[Unsettled], state: p.DeliveryState | None, is_settled: bool

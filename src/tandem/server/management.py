@@ -21,7 +21,7 @@ from tandem.amqp.message import DATA, SEQUENCE, VALUE, sections
 from tandem.amqp.types import Int
 from tandem.changes import Mode
 from tandem.core import commands as c
-from tandem.core.access import Claims, Right, path_of
+from tandem.core.access import Claims, Right, require_right
 from tandem.core.commands import Command, Disposition
 from tandem.core.effects import Delivery
 from tandem.core.namespace import Namespace
@@ -32,7 +32,6 @@ from tandem.errors import (
     OperationTimeoutError,
     ProtocolError,
     Refused,
-    UnauthorizedError,
 )
 from tandem.model import NEVER, NO_EDITS, Edits, Message, Millis, Timestamp
 from tandem.server.cbs import node_claims
@@ -355,11 +354,7 @@ async def _remove_rule(call: _Call) -> bytes:
 
 async def _enumerate_rules(call: _Call) -> bytes:
     # No command reads rules, so nobody else asks whether this peer may (S9).
-    if not call.claims.allows(path_of(call.path), Right.LISTEN, call.broker.now_ms()):
-        raise UnauthorizedError(
-            "Unauthorized access. 'Listen' claim(s) are required to perform this operation. "
-            f"Resource: '{call.path}'."
-        )
+    require_right(call.claims, call.path, Right.LISTEN, call.broker.now_ms())
     skip = call.arguments.count("skip", 0)
     top = min(call.arguments.count("top", limits.MAX_ADMIN_PAGE), limits.MAX_ADMIN_PAGE)
     rules = call.broker.namespace.rules(call.path)[skip : skip + top]

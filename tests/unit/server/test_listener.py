@@ -14,7 +14,8 @@ from tandem.amqp.link import Link
 from tandem.amqp.message import encode_message
 from tandem.amqp.performatives import Accepted, Source, Target
 from tandem.core.access import everything
-from tandem.core.commands import CreateQueue
+from tandem.core.commands import Browse, CreateQueue
+from tandem.core.state import State
 from tandem.engine.engine import Tuning
 from tandem.server.broker import Broker
 from tandem.server.listener import Listener
@@ -131,6 +132,38 @@ def test_http_on_the_same_port() -> None:
         answer = await reader.read()
         assert answer.startswith(b"HTTP/1.1 200")
         assert answer.endswith(b"GET a/b\n")
+        writer.close()
+        await writer.wait_closed()
+
+    _serving(work)
+
+
+def test_credit_that_is_taken_back_locks_nothing() -> None:
+    """A message that was on its way to a link whose credit went meanwhile is there for others at
+    once, without a penalty."""
+
+    async def work(broker: Broker, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        client = Connection(Role.CLIENT, container_id="test", use_sasl=False)
+        client.open()
+        session = client.begin()
+        sender = session.attach("s", is_sender=True, source=Source("here"), target=Target("q"))
+        receiver = session.attach("r", is_sender=False, source=Source("q"), target=Target("here"))
+        while not sender.capacity or receiver.local is None or receiver.remote is None:
+            writer.writelines(client.data_to_send())
+            client.receive_data(await reader.read(65_536))
+        # One write: the send has to wait for its commit, and the credit is gone before that.
+        sender.deliver(b"1", [PAYLOAD])
+        receiver.grant(1)
+        receiver.grant(0)
+        writer.writelines(client.data_to_send())
+        accepted = False
+        while not accepted:
+            events = client.receive_data(await reader.read(65_536))
+            accepted = any(isinstance(event, Dispositions) for event in events)
+        await broker.execute(Browse("q"), everything())  # behind the release
+        (shown,) = await broker.execute(Browse("q"), everything())
+        assert (shown.state, shown.delivery_count) == (State.WAITING, 0)
         writer.close()
         await writer.wait_closed()
 
