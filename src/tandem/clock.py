@@ -18,6 +18,8 @@ SLEW: Final = 10
 LOOK_NS: Final = 20 * NS_PER_MS
 """How often the wall clock is looked at: a hot path asks for the time, not for the difference."""
 
+_RANDOM_BYTES: Final = 4_096
+
 STEADY: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """On Linux the steady clock that also counts while the machine sleeps: a lock must not outlive
 that."""
@@ -46,6 +48,8 @@ class SystemClock:
         self._looked_ns = time.clock_gettime_ns(STEADY)
         """When the wall clock was looked at, by the steady one."""
         self._offset_ns = time.time_ns() - self._looked_ns
+        self._random = b""
+        self._random_at = 0
 
     def now_ms(self) -> int:
         steady_ns = time.clock_gettime_ns(STEADY)
@@ -61,10 +65,41 @@ class SystemClock:
         self._offset_ns = max(self._offset_ns, now_ms * NS_PER_MS - self._looked_ns)
 
     def random_bits(self, count: int) -> int:
-        return secrets.randbits(count)
+        """From the system's source, fetched in bulk: each message needs some."""
+        at, size = self._random_at, (count + 7) >> 3
+        if at + size > len(self._random):
+            self._random, at = secrets.token_bytes(max(_RANDOM_BYTES, size)), 0
+        self._random_at = at + size
+        return int.from_bytes(self._random[at : at + size]) >> (-count & 7)
 
     def stopwatch_ns(self) -> int:
         return time.perf_counter_ns()
+
+
+class MovableClock:
+    """Real time, and what a test has added to it: time-outs of real clients still work, and an hour
+    passes when the test says so. For test mode only."""
+
+    def __init__(self) -> None:
+        self._real = SystemClock()
+        self.moved_ms = 0
+        """How far ahead of the real time it is."""
+
+    def now_ms(self) -> int:
+        return self._real.now_ms() + self.moved_ms
+
+    def not_before(self, now_ms: int) -> None:
+        self.moved_ms += max(0, now_ms - self.now_ms())
+
+    def advance(self, ms: int) -> None:
+        assert ms >= 0, "time does not run backwards"
+        self.moved_ms += ms
+
+    def random_bits(self, count: int) -> int:
+        return self._real.random_bits(count)
+
+    def stopwatch_ns(self) -> int:
+        return self._real.stopwatch_ns()
 
 
 class ManualClock:

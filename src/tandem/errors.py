@@ -5,6 +5,7 @@
     ├── StoreError                    the log cannot be written or read; ends the process
     │   ├── CorruptLogError           a checksum or a length is wrong; says segment and offset
     │   └── StoreInUseError           another process owns the data folder
+    ├── ConnectionLostError           to a client: the way to the broker went, outcomes are unknown
     └── Refused                       a command that was understood and is refused
         ├── ArgumentError             a bad value                     (FilterError: a bad SQL text)
         ├── NotAllowedError           the entity does not do that     (session and non-session, …)
@@ -13,7 +14,9 @@
         ├── MessageLockLostError, SessionLockLostError, SessionCannotBeLockedError
         ├── MessageNotFoundError
         ├── OperationTimeoutError, ServerBusyError
-        └── UnauthorizedError
+        ├── UnauthorizedError
+        ├── RemoteError               to a client: refused for a reason that has no class here
+        └── PartlySettledError        to a client: some of several messages were not settled
 
 Each class knows its AMQP condition, its HTTP status, and whether a retry can succeed; the edges
 only copy them. A `Refused` never changes any state; a `StoreError` always ends the process.
@@ -21,8 +24,9 @@ only copy them. A `Refused` never changes any state; a `StoreError` always ends 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class TandemError(Exception):
@@ -61,6 +65,15 @@ class CorruptLogError(StoreError):
 
 class StoreInUseError(StoreError):
     """Another process has the data folder open."""
+
+
+class ConnectionLostError(TandemError):
+    """The connection or the link is gone. What was under way may have happened, or not: a message
+    that is sent again may be there twice."""
+
+    condition = "amqp:connection:forced"
+    status = 503
+    is_retryable = True
 
 
 class Refused(TandemError):
@@ -176,3 +189,28 @@ class ServerBusyError(Refused):
     def __init__(self, why: str, *, retry_after_ms: int = 2_000) -> None:
         super().__init__(f"{why} Please wait {retry_after_ms / 1000:g} seconds and try again.")
         self.retry_after_ms = retry_after_ms
+
+
+class RemoteError(Refused):
+    """What a client was told by its broker, and no other class stands for."""
+
+    def __init__(self, said: str, text: str) -> None:
+        super().__init__(f"{text} ({said})")
+        self.said = said
+        """The condition, as the broker gave it."""
+        self.text = text
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.said, self.text)
+
+
+class PartlySettledError(Refused):
+    """Some of several messages could not be settled; the others are."""
+
+    def __init__(self, failures: Sequence[tuple[Any, TandemError]]) -> None:
+        super().__init__(f"{len(failures)} messages were not settled; the first: {failures[0][1]}")
+        self.failures = list(failures)
+        """Which message, and why."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.failures,)

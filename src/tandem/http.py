@@ -56,6 +56,8 @@ _BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _MAX_LINE: Final = 1_024
 """Bytes of a chunk's size line or of a trailer."""
+_STEPS: Final = 250
+"""Moves of the parser at once; 250 are less than a millisecond."""
 
 
 class Headers:
@@ -185,12 +187,14 @@ class Parser:
         "_body",
         "_buffer",
         "_framing",
+        "_is_forgiven",
         "_left",
         "_max_body",
         "_request",
         "_scanned",
         "_state",
         "_trailers",
+        "has_more",
     )
 
     def __init__(self, *, max_body: int = limits.MAX_MANAGEMENT_REQUEST) -> None:
@@ -198,6 +202,8 @@ class Parser:
         self._buffer = bytearray()
         self._scanned = 0
         """Up to here no end of the head was found."""
+        self._is_forgiven = False
+        """Whether an empty line came before this request."""
         self._state = _State.HEAD
         self._request: Request | None = None
         self._body = bytearray()
@@ -206,6 +212,8 @@ class Parser:
         self._framing = 0
         """Bytes of this body that were not body: sizes of chunks, trailers."""
         self._trailers = 0
+        self.has_more = False
+        """Whether `feed` has left something: call it again, with nothing or with more."""
 
     @property
     def is_idle(self) -> bool:
@@ -216,18 +224,23 @@ class Parser:
     def is_broken(self) -> bool:
         return self._state is _State.BROKEN
 
-    def feed(self, data: bytes) -> list[Event]:
-        """What these bytes complete. After a `Broken` everything is ignored."""
+    def feed(self, data: bytes, *, one: bool = False) -> list[Event]:
+        """What these bytes complete. After a `Broken` everything is ignored.
+
+        With `one` it stops after a request, and after a number of chunks, so that thousands in one
+        read cannot pile up or keep others waiting; see `has_more`.
+        """
         if self._state is _State.BROKEN:
             return []
         self._buffer += data
-        return self._run()
+        return self._run(one=one)
 
     def rest(self) -> bytes:
         """After an upgrade: the bytes that are not HTTP any more. The parser is done."""
         data = bytes(self._buffer)
         self._buffer.clear()
         self._state = _State.BROKEN
+        self.has_more = False
         return data
 
     def decline(self) -> list[Event]:
@@ -236,14 +249,20 @@ class Parser:
         self._state = _State.HEAD
         return self._run()
 
-    def _run(self) -> list[Event]:
+    def _run(self, *, one: bool = False) -> list[Event]:
         events: list[Event] = []
         try:
+            steps = 0
+            self.has_more = False
             while self._step(events):
-                pass
+                steps += 1
+                if one and (steps > _STEPS or (events and isinstance(events[-1], Request))):
+                    self.has_more = True
+                    break
         except _Wrong as wrong:
             events.append(Broken(text(wrong.status, str(wrong))))
             self._state = _State.BROKEN
+            self.has_more = False
             self._buffer.clear()
             self._body.clear()
         return events
@@ -272,10 +291,11 @@ class Parser:
 
     def _read_head(self, events: list[Event]) -> bool:
         buffer = self._buffer
-        if buffer.startswith(b"\r\n"):  # RFC 9112 §2.2: one is forgiven
-            del buffer[:2]
-            if buffer.startswith(b"\r\n"):
+        while buffer.startswith(b"\r\n"):  # RFC 9112 §2.2: one is forgiven, however late it comes
+            if self._is_forgiven:
                 raise _Wrong(400, "A request begins with its method.")
+            self._is_forgiven = True
+            del buffer[:2]
         end = buffer.find(b"\r\n\r\n", max(0, self._scanned - 3))
         if max(end, 0) > limits.MAX_HTTP_HEAD or (end < 0 and len(buffer) > limits.MAX_HTTP_HEAD):
             raise _Wrong(431, f"Request line and headers exceed {limits.MAX_HTTP_HEAD} bytes.")
@@ -285,6 +305,7 @@ class Parser:
         head = bytes(buffer[:end])
         del buffer[: end + 4]
         self._scanned = 0
+        self._is_forgiven = False
         request, (major, minor) = _read_head(head)
         self._begin_body(request, (major, minor) >= (1, 1), events)
         return True

@@ -224,11 +224,23 @@ MAX_UNSETTLED: Final = 5_000
 MAX_CONNECTIONS: Final = 5_000
 """Connections of a namespace (Service Bus)."""
 MAX_UNAUTHENTICATED: Final = 256
-"""Connections that have not finished SASL. The rest of the listen queue waits."""
-MAX_UNAUTHENTICATED_PER_ADDRESS: Final = 16
-"""The same, from one address."""
+"""Connections that have not come through SASL and `open` (or, in HTTP, through a first request that
+was allowed). Each can cost a TLS handshake and its buffers to somebody whom nobody knows."""
+MAX_UNAUTHENTICATED_PER_ADDRESS: Final = 128
+"""The same, from one address: half of all, so that one address never shuts the others out. Not 16:
+a machine, or a company behind one address, that comes back after a restart brings hundreds of
+connections in the same second, and an honest one is through in milliseconds."""
+MAX_AT_THE_DOOR: Final = 1_024
+"""Accepted sockets that wait, unread, until one of the two above has room. As long as the listen
+queue; the next ones are hung up on."""
+DOOR_SILENCE_MS: Final = 1 * SECOND_MS
+"""While somebody waits at the door, an unauthenticated peer that says nothing for this long makes
+room. Clients speak first, so the honest ones are never that silent."""
 MAX_TLS_HANDSHAKES: Final = 64
-"""Handshakes in flight: each costs about 2 ms of CPU."""
+"""Handshakes in flight: each costs about 2 ms of CPU. The next ones wait, unread."""
+TOKEN_TIMEOUT_MS: Final = 60 * SECOND_MS
+"""From `open` to the first token that is taken: SASL proves nothing yet, since the SDKs come as
+ANONYMOUS and bring their token to $cbs."""
 SASL_TIMEOUT_MS: Final = 10 * SECOND_MS
 """To finish SASL (RabbitMQ's figure)."""
 OPEN_TIMEOUT_MS: Final = 30 * SECOND_MS
@@ -237,8 +249,43 @@ WRITE_STALL_MS: Final = 60 * SECOND_MS
 """A peer that takes nothing for this long is gone."""
 IDLE_LINK_MS: Final = 10 * MINUTE_MS
 """A link without traffic is detached (Service Bus)."""
-MAX_OUTPUT_BUFFER: Final = 1 * MIB
-"""Bytes waiting for one peer. Above it nothing more is read from that peer."""
+WRITE_STALL_BYTES: Final = 64 * KIB
+"""What a peer must take in that time, once it is clogged: one byte a minute is nothing, too."""
+MAX_OUTPUT_BUFFER: Final = 256 * KIB
+"""Bytes waiting for one peer. Above it nothing more is read from that peer, and nothing more is
+handed out to it."""
+MAX_OUTPUT_TOTAL: Final = 256 * MIB
+"""Bytes waiting for all peers that are clogged. Above it the one that holds most is hung up on."""
+MAX_HANDED_OUT: Final = 128
+"""Messages that one link is handed out at once, whatever its credit: 5,000 at once are a tenth of a
+second in which nobody else is served."""
+MAX_HANDED_OUT_BYTES: Final = 512 * KIB
+"""The same in bytes, if all are as large as the last one was, and of the first ones as large as the
+entity allows; but always one."""
+READ_BYTES: Final = 256 * KIB
+"""One read from a socket. What comes together is one command for each link: with 64 KiB a message
+of 1 KB to one of a hundred queues costs a third more."""
+TURN_MS: Final = 2
+"""Work for one peer in one turn of the loop; the rest of what it sent waits for the next turn,
+behind the others. All who have such a rest share one more such time in a turn."""
+FRAMES_AT_ONCE: Final = 256
+"""Frames of one peer between two looks at the clock, and so the most messages that share a command:
+256 transfers are some 4 ms. Performatives that make or end something count for sixteen."""
+CROWDED_TURN_MS: Final = 1
+"""TURN_MS while somebody else is there who asks for little."""
+CROWDED_FRAMES_AT_ONCE: Final = 32
+"""FRAMES_AT_ONCE while somebody else is there who asks for little."""
+CPU_SHARE: Final = 0.05
+"""Of a core: who asks for less is served before those who have more to do than a turn allows. 5 %
+are some 300 sends and receives a second."""
+BURST_MS: Final = 4
+"""What a peer may use at once beyond its share."""
+MAX_CHURN: Final = 10_000
+"""Sessions and links that a connection can begin in a row beyond CHURN_PER_S; then it is closed
+(the idea of HTTP/2's rapid reset)."""
+CHURN_PER_S: Final = 1_000
+"""Sessions and links that a connection can begin per second for ever. No SDK comes near: each costs
+it a round trip and some milliseconds of its own."""
 MAX_MANAGEMENT_REQUEST: Final = 1 * MIB
 """A $management request or an HTTP body, counted while it streams in."""
 
@@ -248,6 +295,10 @@ MAX_HTTP_HEAD: Final = 16 * KIB
 """Request line and headers together (what most servers have). A token is below 4 KiB."""
 MAX_HTTP_HEADERS: Final = 64
 """Headers of one request, and trailers of a chunked one."""
+HTTP_REQUEST_MS: Final = 30 * SECOND_MS
+"""From the first byte of a request to its last (slow bodies)."""
+HTTP_IDLE_MS: Final = 2 * MINUTE_MS
+"""Between two requests of one connection."""
 MAX_XML_DEPTH: Final = 20
 """Elements within elements; a rule inside a subscription inside an entry has nine."""
 MAX_XML_NODES: Final = 2_000

@@ -129,7 +129,9 @@ class WatchedEngine(Engine):
         self._record = record
         super().__init__(recovered, store, **rest)
 
-    def _take(self, outcome: Outcome, done: Done | None, now_ms: Millis) -> None:
+    def _take(
+        self, outcome: Outcome, done: Done | None, now_ms: Millis, *, rides: bool = False
+    ) -> None:
         place = self._committer.first_place - GROUP_HEADER
         tell = self._record.decided(place, outcome.changes, now_ms)
 
@@ -139,7 +141,7 @@ class WatchedEngine(Engine):
             if done is not None:
                 done(reply)
 
-        super()._take(outcome, leave, now_ms)
+        super()._take(outcome, leave, now_ms, rides=rides)
         if self.is_hasty:
             durable, self._committer.durable = self._committer.durable, self._needed
             self._release()

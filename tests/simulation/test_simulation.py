@@ -96,8 +96,8 @@ def test_canary_answers_before_the_disk(monkeypatch: pytest.MonkeyPatch) -> None
         finally:
             engine._committer.durable = durable
 
-    def hasty_take(engine: Engine, *arguments: Any) -> None:
-        take(engine, *arguments)
+    def hasty_take(engine: Engine, *arguments: Any, **more: Any) -> None:
+        take(engine, *arguments, **more)
         engine._release()
 
     monkeypatch.setattr(Engine, "_release", hasty_release)
@@ -157,13 +157,13 @@ def test_canary_a_transaction_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None
             return change.reason == Removal.COMPLETED
         return isinstance(change, Enqueued) and change.payload is not None
 
-    def piecemeal(engine: Engine, changes: list[Change], *rest: Any) -> None:
+    def piecemeal(engine: Engine, changes: list[Change], *rest: Any, **more: Any) -> None:
         if len(changes) > 1 and all(map(is_part, changes)):
             for change in changes:
-                stage(engine, [change], *rest)
+                stage(engine, [change], *rest, **more)
                 engine._committer.cut()
         else:
-            stage(engine, changes, *rest)
+            stage(engine, changes, *rest, **more)
 
     monkeypatch.setattr(Engine, "_stage", piecemeal)
     expect(caught(busy_seeds(40, "transactions")), "P1", "P9")

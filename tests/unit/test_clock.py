@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from tandem.clock import NS_PER_MS, ManualClock, SystemClock
+from tandem.clock import NS_PER_MS, ManualClock, MovableClock, SystemClock
 
 DAY_NS = 86_400_000 * NS_PER_MS
 
@@ -91,5 +91,24 @@ def test_the_manual_one() -> None:
     assert clock.now_ms() == 2_000
     assert clock.stopwatch_ns() == 2_000 * NS_PER_MS
     assert clock.random_bits(64) == ManualClock(seed=3).random_bits(64)
+    with pytest.raises(AssertionError):
+        clock.advance(-1)
+
+
+def test_a_clock_that_tests_move(machine: Machine) -> None:
+    """Real time passes on it, and what a test adds, stays; never backwards."""
+    clock = MovableClock()
+    began = clock.now_ms()
+    machine.pass_ms(1_000)
+    clock.advance(60_000)
+    assert clock.now_ms() == began + 61_000
+    assert clock.moved_ms == 60_000
+    clock.not_before(began)
+    assert clock.now_ms() == began + 61_000
+    clock.not_before(began + 100_000)
+    machine.pass_ms(5)
+    assert clock.now_ms() == began + 100_005
+    assert clock.random_bits(64) != clock.random_bits(64)
+    assert clock.stopwatch_ns() <= clock.stopwatch_ns()
     with pytest.raises(AssertionError):
         clock.advance(-1)

@@ -46,7 +46,12 @@ def test_a_refusal_is_not_a_store_error(cls: type[Refused]) -> None:
 def test_only_passing_troubles_are_retryable() -> None:
     """A client that retries the others would loop for ever."""
     retryable = {cls.__name__ for cls in ALL if cls.is_retryable}
-    assert retryable == {"OperationTimeoutError", "ServerBusyError", "SessionCannotBeLockedError"}
+    assert retryable == {
+        "ConnectionLostError",
+        "OperationTimeoutError",
+        "ServerBusyError",
+        "SessionCannotBeLockedError",
+    }
 
 
 def test_texts_are_azures() -> None:

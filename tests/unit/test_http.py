@@ -198,6 +198,17 @@ def test_a_head_byte_by_byte() -> None:
     assert not parser.is_idle
 
 
+def test_one_empty_line_is_forgiven_for_each_request() -> None:
+    """However the bytes are cut: a peer that sends nothing but empty lines is sent away."""
+    get = b"GET / HTTP/1.1\r\n" + HOST + b"\r\n"
+    assert [type(event) for event in parse(b"\r\n" + get + b"\r\n" + get)] == [Request, Request]
+    parser = Parser()
+    assert parser.feed(b"\r\n") == []
+    (event,) = parser.feed(b"\r\n")
+    assert isinstance(event, Broken)
+    assert event.response.status == 400
+
+
 def test_waiting_for_permission() -> None:
     """`Expect: 100-continue` (curl, .NET): told to go on, unless the body is there already."""
     head = b"PUT / HTTP/1.1\r\n" + HOST + b"Expect: 100-Continue\r\nContent-Length: 2\r\n\r\n"
@@ -277,3 +288,44 @@ def test_any_bytes_give_events() -> None:
         for event in parse(bytes(data)):
             if isinstance(event, Broken):
                 assert event.response.status in http.REASONS
+
+
+def test_one_request_at_a_time() -> None:
+    """What is pipelined waits until it is asked for, so that one read cannot be ten thousand
+    requests at once; nothing of it is lost."""
+    parser = Parser()
+    data = b"".join(b"GET /%d HTTP/1.1\r\n%s\r\n" % (number, HOST) for number in range(5))
+    seen = parser.feed(data + b"GET /5", one=True)
+    while parser.has_more:
+        events = parser.feed(b"", one=True)
+        assert len(events) <= 1
+        seen += events
+    assert [event.target for event in seen if isinstance(event, Request)] == [
+        f"/{number}" for number in range(5)
+    ]
+    (last,) = parser.feed(b" HTTP/1.1\r\n" + HOST + b"\r\n", one=True)
+    assert isinstance(last, Request)
+
+
+def test_chunks_are_read_a_number_at_a_time() -> None:
+    """A body in thousands of chunks of one byte does not keep others waiting until it is read."""
+    parser = Parser()
+    head = b"PUT /x HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n"
+    seen = parser.feed(head + b"1\r\nx\r\n" * 2_000 + b"0\r\n\r\n", one=True)
+    turns = 1
+    while parser.has_more:
+        seen += parser.feed(b"", one=True)
+        turns += 1
+    (request,) = seen
+    assert isinstance(request, Request)
+    assert request.body == b"x" * 2_000
+    assert turns > 5
+
+
+def test_nothing_is_left_after_an_error() -> None:
+    parser = Parser()
+    parser.feed(b"GET / HTTP/1.1\r\n" + HOST + b"\r\nnonsense\r\n\r\n", one=True)
+    assert parser.has_more
+    (broken_,) = parser.feed(b"", one=True)
+    assert isinstance(broken_, Broken)
+    assert not parser.has_more

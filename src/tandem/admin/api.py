@@ -11,12 +11,20 @@ or changed; then the command it stands for is carried out in the name of that ri
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
 from tandem import limits
-from tandem.admin.atom import (
+from tandem.admin.descriptions import (
+    Shown,
+    namespace_info,
+    read_rule,
+    read_settings,
+    rule_description,
+)
+from tandem.atom import (
     ENTRY_TYPE,
     ERROR_TYPE,
     FEED_TYPE,
@@ -31,15 +39,8 @@ from tandem.admin.atom import (
     write_error,
     write_feed,
 )
-from tandem.admin.descriptions import (
-    Shown,
-    namespace_info,
-    read_rule,
-    read_settings,
-    rule_description,
-)
 from tandem.changes import EntityKind
-from tandem.core.access import Claims, Grant, Right, path_of, require_right
+from tandem.core.access import Claims, Grant, Right, path_of, require_right, targets_of
 from tandem.core.commands import (
     AddRule,
     Command,
@@ -61,17 +62,25 @@ from tandem.errors import (
     Refused,
     ServerBusyError,
     StoreError,
+    UnauthorizedError,
 )
 from tandem.http import Request, Response
 from tandem.model import NEVER, Millis
 from tandem.names import SUBSCRIPTIONS
 from tandem.settings import QueueSettings, SubscriptionSettings, TopicSettings
 
+log = logging.getLogger("tandem.admin")
+
 RULES: Final = "rules"
 RESOURCES: Final = "$resources"
 NAMESPACE_INFO: Final = "$namespaceinfo"
 HEALTHY: Final = {"status": "healthy", "message": "Service is healthy."}
 """What Microsoft's emulator says."""
+_TOKENS: Final = (
+    "authorization",
+    "servicebussupplementaryauthorization",
+    "servicebusdlqsupplementaryauthorization",
+)
 _KINDS: Final = {"queues": EntityKind.QUEUE, "topics": EntityKind.TOPIC}
 _DESCRIPTIONS: Final[dict[str, type[QueueSettings] | type[TopicSettings]]] = {
     "QueueDescription": QueueSettings,
@@ -180,6 +189,8 @@ class AdminApi:
 
     async def _answer(self, request: Request) -> Response:
         segments = "/".join(request.path).split("/")
+        if len(segments) > 1 and not segments[-1]:
+            segments.pop()  # @azure/service-bus lists `topic/Subscriptions/`
         resource = "/".join(segments)
         claims = self._broker.authorize(request.headers.get("authorization"), resource)
         require_right(claims, resource, Right.MANAGE, self._broker.now_ms())
@@ -200,7 +211,7 @@ class AdminApi:
                 await self._put(request, place)
                 return self._show(request, place, 200 if "if-match" in request.headers else 201)
             case _:
-                await self._delete(place)
+                await self._delete(request, place)
                 return Response(200)
 
     # --- changing ---------------------------------------------------------------------------------
@@ -209,23 +220,40 @@ class AdminApi:
         description = content_of(read(request.body))
         is_update = "if-match" in request.headers
         if place.rule is not None:
-            await self._do(self._rule(description, place, is_update=is_update))
+            await self._do(request, self._rule(description, place, is_update=is_update))
         elif place.subscription is not None:
-            await self._do(self._subscription(description, place, is_update=is_update))
+            await self._do(request, self._subscription(description, place, is_update=is_update))
         else:
-            await self._do(self._entity(description, place, is_update=is_update))
+            await self._do(request, self._entity(description, place, is_update=is_update))
 
-    async def _delete(self, place: _Place) -> None:
+    async def _delete(self, request: Request, place: _Place) -> None:
         self._find(place)
         if place.rule is not None:
-            await self._do(RemoveRule(place.path, place.rule))
+            await self._do(request, RemoveRule(place.path, place.rule))
         else:
-            await self._do(DeleteEntity(place.path))
+            await self._do(request, DeleteEntity(place.path))
 
-    async def _do(self, command: _Change) -> None:
+    async def _do(self, request: Request, command: _Change) -> None:
         # Manage was shown for what the path names, which is below what some commands name.
         whole = path_of(command.topic if isinstance(command, CreateSubscription) else command.path)
-        await self._broker.execute(command, Claims({whole: Grant(whole, Right.ALL, NEVER)}))
+        claims = Claims({whole: Grant(whole, Right.ALL, NEVER)})
+        for target in targets_of(command):
+            self._prove(request, target, claims)
+        await self._broker.execute(command, claims)
+
+    def _prove(self, request: Request, target: str, claims: Claims) -> None:
+        """What the request shows for an entity that messages shall be forwarded to: the token that
+        it came with, or those that the SDKs put beside it."""
+        audience = f"https://{request.headers.get('host') or ''}/{target}"
+        for header in _TOKENS:
+            if header not in request.headers and header != _TOKENS[0]:
+                continue
+            try:
+                shown = self._broker.authorize(request.headers.get(header), audience)
+            except UnauthorizedError:
+                continue
+            if shown.allows(path_of(target), Right.SEND, self._broker.now_ms()):
+                claims.grants.setdefault(path_of(target), Grant(path_of(target), Right.SEND, NEVER))
 
     def _entity(
         self, description: Element, place: _Place, *, is_update: bool
@@ -398,8 +426,17 @@ class AdminApi:
         if "SubCode=" not in words:
             words = f"SubCode={status}00. {words}"
         path = "/".join(request.path)
+        tracking_id = self._broker.new_tracking_id()
+        log.info(
+            "%s %.200r refused: %.500r (%d) TrackingId:%s",
+            request.method,
+            path,
+            words,
+            status,
+            tracking_id,
+        )
         detail = (
-            f"{words} TrackingId:{self._broker.new_tracking_id()}, "
+            f"{words} TrackingId:{tracking_id}, "
             f"SystemTracker:{self._broker.name}:{path}, Timestamp:{time(self._broker.now_ms())}"
         )
         content_type = ("Content-Type", ERROR_TYPE)

@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
 from tandem import limits
-from tandem.admin.atom import (
+from tandem.atom import (
     COUNTS,
     INSTANCE,
     SCHEMA,

@@ -17,6 +17,7 @@ The rules, as in h11:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum
 from typing import Any, Final
@@ -54,6 +55,7 @@ from tandem.amqp.performatives import (
     Properties,
     code_of,
     decode_performative,
+    decode_whole,
     encode_performative,
 )
 from tandem.amqp.sasl import (
@@ -93,7 +95,9 @@ _OPENED: Final = ConnectionState.OPENED
 _TRANSFER_OPENING: Final = bytes((0x00, 0x53, TRANSFER))
 _DISPOSITION_OPENING: Final = bytes((0x00, 0x53, DISPOSITION))
 _HEADERS: Final = (ConnectionState.HEADER, ConnectionState.AMQP_HEADER)
+_SASL_STATES: Final = (ConnectionState.HEADER, ConnectionState.SASL)
 _OVER: Final = (ConnectionState.CLOSE_SENT, ConnectionState.FINISHED)
+_NO_LIMIT: Final = 1 << 62
 _HANDSHAKE: Final = (*_HEADERS, ConnectionState.SASL, ConnectionState.OPEN)
 
 
@@ -106,11 +110,11 @@ class Connection:
 
     __slots__ = (
         "_buffer", "_deadlines", "_hostname", "_is_header_sent", "_is_open_sent",
-        "_is_sasl_required", "_properties", "_sasl", "_sasl_out", "_sessions", "channel_max",
-        "container_id", "context", "handle_max", "has_large", "idle_timeout_ms", "incoming",
-        "link_count", "max_frame_size", "max_links", "max_message_size", "max_partial_bytes", "out",
-        "partial_bytes", "pending", "remote_channel_max", "remote_idle_ms", "remote_max_frame",
-        "role", "state",
+        "_is_sasl_required", "_properties", "_sasl", "_sasl_out", "_sessions",
+        "channel_max", "container_id", "context", "handle_max", "has_large", "idle_timeout_ms",
+        "incoming", "link_count", "max_frame_size", "max_links", "max_message_size",
+        "max_partial_bytes", "out", "partial_bytes", "pending", "remote_channel_max",
+        "remote_idle_ms", "remote_max_frame", "role", "state", "tracked",
     )  # fmt: skip
 
     def __init__(
@@ -144,6 +148,9 @@ class Connection:
         self.max_partial_bytes = 4 * max(max_message_size, MAX_BATCH_BYTES)
         """Unfinished messages of all links together: 255 links could each hold one back."""
         self.idle_timeout_ms = idle_timeout_ms
+        self.tracked: Callable[[Error], Error] = lambda error: error
+        """What is told a peer that broke a rule passes through here: the owner can log it, and add
+        to it what leads to the log."""
         self.context: Any = None
         """For the owner; not looked at here."""
         self.state = ConnectionState.HEADER
@@ -185,6 +192,11 @@ class Connection:
         return self.state is ConnectionState.FINISHED
 
     @property
+    def is_over(self) -> bool:
+        """Whether a close was sent, or nothing can be."""
+        return self.state in _OVER
+
+    @property
     def can_read(self) -> bool:
         """Whether the peer should be read from: not while it has too many unsettled with us."""
         return not any(it.has_too_many_unsettled for it in self.incoming.values())
@@ -198,27 +210,15 @@ class Connection:
         if not self._is_open_sent and self.state is not ConnectionState.FINISHED:
             self._write_header()
             self._is_open_sent = True
-            self.out.append(
-                frame(
-                    encode_performative(
-                        Open(
-                            self.container_id,
-                            self._hostname,
-                            self.max_frame_size,
-                            self.channel_max,
-                            self.idle_timeout_ms,
-                            properties=self._properties,
-                        )
-                    )
-                )
-            )
+            opening = Open(
+                self.container_id, self._hostname, self.max_frame_size, self.channel_max,
+                self.idle_timeout_ms, properties=self._properties,
+            )  # fmt: skip
+            self.out.append(frame(encode_performative(opening)))
 
     def begin(self, *, initial_id: int = 0) -> Session:
         """Ask the peer for a session."""
-        if (
-            self.state in (ConnectionState.CLOSE_SENT, ConnectionState.FINISHED)
-            or not self._is_open_sent
-        ):
+        if self.state in _OVER or not self._is_open_sent:
             raise ArgumentError("The connection is not open.")
         session = self._new_session(0, initial_id)
         self._write_begin(session, None)
@@ -291,23 +291,39 @@ class Connection:
 
     # --- receiving --------------------------------------------------------------------------------
 
-    def receive_data(self, data: bytes | bytearray | memoryview) -> list[Event]:
-        """All events that these bytes cause, in order. Never raises, whatever they are."""
+    @property
+    def has_more(self) -> bool:
+        """Whether `receive_data` has left something: call it again, with nothing or with more."""
+        return self._buffer.rest is not None
+
+    def receive_data(
+        self, data: bytes | bytearray | memoryview, most: int = _NO_LIMIT
+    ) -> list[Event]:
+        """All events that these bytes cause, in order. Never raises, whatever they are.
+
+        With `most` it stops after so many frames (those that begin or end something count for
+        sixteen), so that one peer cannot keep the others waiting; see `has_more`.
+        """
         events: list[Event] = []
         if self.state is ConnectionState.FINISHED:
             return events
         self._deadlines.has_heard = True
-        whole = self._buffer.fill(data if type(data) is bytes else bytes(data))
-        if whole is None:
+        filled = self._buffer.fill(data if type(data) is bytes else bytes(data))
+        if filled is None:
             return events
-        at = 0
+        whole, at = filled
         size = len(whole)
         sessions = self.incoming
         try:
             while size - at >= HEADER_BYTES:
+                if most <= 0:
+                    self._buffer.rest = (whole, at)
+                    return events
+                most -= 1
                 if self.state is _OPENED:
                     length, offset, kind, channel = frame_opening(whole, at)
                     if length > self.max_frame_size or offset != 2 or kind or length <= 11:
+                        most -= 3
                         end = self._on_odd_frame(whole, at, events)
                         if not end:
                             break
@@ -331,6 +347,7 @@ class Connection:
                             if session.state is MAPPED:
                                 session.on_disposition(disposition, events)
                     else:
+                        most -= 15
                         self._on_body(whole, at + 8, end, channel, events)
                 elif self.state in _HEADERS:
                     self._on_header(whole[at : at + HEADER_BYTES], events)
@@ -391,11 +408,8 @@ class Connection:
 
     def _on_header(self, header: bytes, events: list[Event]) -> None:
         """The peer's protocol header. What we do not speak is answered with what we do. (§2.2)"""
-        if (
-            header == SASL_HEADER
-            and self.state is ConnectionState.HEADER
-            and self._sasl is not None
-        ):
+        is_first = self.state is ConnectionState.HEADER
+        if header == SASL_HEADER and is_first and self._sasl is not None:
             self.state = ConnectionState.SASL
             if isinstance(self._sasl, SaslServer):
                 self._sasl_out.append(SASL_HEADER)
@@ -408,7 +422,7 @@ class Connection:
             self._write_header()
         else:
             if self.role is Role.SERVER:
-                is_sasl_next = self._is_sasl_required and self.state is ConnectionState.HEADER
+                is_sasl_next = self._is_sasl_required and is_first
                 self._sasl_out.append(SASL_HEADER if is_sasl_next else AMQP_HEADER)
             self._finish(
                 Error("amqp:not-implemented", "The protocol header is not one that we speak."),
@@ -447,7 +461,7 @@ class Connection:
             )
             return
         if code in (OPEN, BEGIN, CLOSE):
-            performative = _whole(buffer, at, end)
+            performative = decode_whole(buffer, at, end)
             if code == OPEN:
                 self._on_open(performative, events)
             elif code == BEGIN:
@@ -465,11 +479,11 @@ class Connection:
         elif code == DISPOSITION:
             session.on_disposition(decode_disposition(buffer, list_at, end), events)
         elif code == ATTACH:
-            session.on_attach(_whole(buffer, at, end), events)
+            session.on_attach(decode_whole(buffer, at, end), events)
         elif code == DETACH:
-            session.on_detach(_whole(buffer, at, end), events)
+            session.on_detach(decode_whole(buffer, at, end), events)
         else:
-            session.on_end(_whole(buffer, at, end), events)
+            session.on_end(decode_whole(buffer, at, end), events)
 
     def _on_open(self, peer: Open, events: list[Event]) -> None:
         if peer.max_frame_size < MIN_FRAME_BYTES:
@@ -538,7 +552,7 @@ class Connection:
 
     def fail(self, condition: str, text: str, events: list[Event]) -> None:
         """The peer broke a rule of the connection: tell it, and be done with it."""
-        error = Error(condition, text)
+        error = self.tracked(Error(condition, text))
         if self.state in (ConnectionState.OPEN, _OPENED):
             self.open()
             self._flush_pending()
@@ -550,6 +564,7 @@ class Connection:
             self.out.clear()
         self.state = ConnectionState.FINISHED
         self.partial_bytes = 0
+        self._buffer.rest = None
         events.append(Closed(error, False))
 
     def _new_session(self, wish: int, initial_id: int) -> Session:
@@ -576,20 +591,9 @@ class Connection:
             self._sasl_out.append(frame(encode_performative(performative), 0, SASL_FRAME))
 
     def _is_sasl_under_way(self) -> bool:
-        return self._sasl is not None and self.state in (
-            ConnectionState.HEADER,
-            ConnectionState.SASL,
-        )
+        return self._sasl is not None and self.state in _SASL_STATES
 
     def _flush_pending(self) -> None:
         for session in self.pending:
             session.flush()
         self.pending.clear()
-
-
-def _whole(buffer: bytes, at: int, end: int) -> Any:
-    """A performative that must fill its frame."""
-    performative, size = decode_performative(buffer[at:end])
-    if size != end - at:
-        raise ProtocolError("Bytes follow a performative.")
-    return performative

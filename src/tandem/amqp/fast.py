@@ -136,8 +136,9 @@ def _transfer_tails() -> dict[bytes, tuple[int, int | None, bool, bool]]:
         rests += [
             rest + bytes((code,)) for rest in rests if len(rest) == longest for code in optional
         ]
-    tails = {}
+    tails: dict[bytes, tuple[int, int | None, bool, bool]] = {b"": (3, None, False, False)}
     for text, message_format in formats:
+        tails[text] = (4, message_format, False, False)
         for settled in b"\x40\x41\x42":
             tail = text + bytes((settled,))
             tails[tail] = (5, message_format, settled == 0x41, False)

@@ -55,25 +55,32 @@ class ReceiveBuffer:
     """Bytes of a frame that has not arrived completely. Linear in time, however small the pieces:
     a frame is copied out once, when its last byte is here."""
 
-    __slots__ = ("_kept", "_needed")
+    __slots__ = ("_kept", "_needed", "rest")
 
     def __init__(self) -> None:
         self._kept = bytearray()
         self._needed = 0
+        self.rest: tuple[bytes, int] | None = None
+        """What came and was not looked at, and from where on; `fill` gives it again."""
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def fill(self, data: bytes) -> bytes | None:
-        """All that is here now, if it completes what was begun; the buffer is then empty."""
+    def fill(self, data: bytes) -> tuple[bytes, int] | None:
+        """All that is here now, and where it begins, if it completes what was begun; the buffer is
+        then empty."""
+        if self.rest is not None:
+            whole, at = self.rest
+            self.rest = None
+            return (whole[at:] + data, 0) if data else (whole, at)
         if not self._kept:
-            return data
+            return data, 0
         self._kept += data
         if len(self._kept) < self._needed:
             return None
         whole = bytes(self._kept)
         self._kept = bytearray()
-        return whole
+        return whole, 0
 
     def keep(self, rest: bytes, limit: int, *, is_header: bool = False) -> None:
         """Keep the beginning of a frame (or of a protocol header) until more can be said of it.

@@ -121,6 +121,7 @@ class Link:
             self.session.write(attach)
         except ArgumentError as error:
             self.refuse(Error("amqp:frame-size-too-small", str(error)))
+            self._is_reported = False  # its owner did not refuse it, so it hears of the end
             return False
         self.local = attach
         self.state = LinkState.ATTACHED
@@ -238,11 +239,10 @@ class Link:
             if self.is_sender:
                 self.fail(Error("amqp:not-allowed", "This end of the link sends."), events)
                 return
-            # Ids may come out of order, and again once settled: several threads of azure-servicebus
-            # that use one link count without a lock.
-            if delivery_id is None or delivery_id in session.incoming.entries:
-                text = "delivery-id is missing, or that of an unsettled delivery."
-                self.fail(Error("amqp:invalid-field", text), events)
+            # Ids may come out of order, and again: threads or coroutines of azure-servicebus that
+            # share a session count without a lock.
+            if delivery_id is None:
+                self.fail(Error("amqp:invalid-field", "delivery-id is missing."), events)
                 return
             self.delivery_count = self.delivery_count + 1 & MASK
             if self.credit:
@@ -252,7 +252,10 @@ class Link:
                     self._too_large(delivery_id, settled, events)
                     return
                 if not settled:
-                    session.incoming.add(delivery_id, self)
+                    if delivery_id in session.incoming.entries:
+                        session.twins.add(delivery_id, self)
+                    else:
+                        session.incoming.add(delivery_id, self)
                     self.unsettled += 1
                     if self.unsettled > _HARD_UNSETTLED:
                         self._too_many(events)
@@ -305,7 +308,10 @@ class Link:
         delivery_id = self._partial_id
         self.abandon_partial()
         if not settled:
-            self.session.incoming.add(delivery_id, self)
+            if delivery_id in self.session.incoming.entries:
+                self.session.twins.add(delivery_id, self)
+            else:
+                self.session.incoming.add(delivery_id, self)
             self.unsettled += 1
             if self.unsettled > _HARD_UNSETTLED:
                 self._too_many(events)
@@ -330,6 +336,7 @@ class Link:
 
     def fail(self, error: Error, events: list[Event]) -> None:
         """The peer broke a rule of the link: it is detached, and only it."""
+        error = self.session.connection.tracked(error)
         self._drop()
         if self.state is LinkState.ATTACH_RECEIVED:
             self.refuse(error)
@@ -364,7 +371,8 @@ class Link:
         if settled:
             self.fail(error, events)
         else:
-            self.session.answer(delivery_id, delivery_id, Rejected(error), as_receiver=True)
+            rejected = Rejected(self.session.connection.tracked(error))
+            self.session.answer(delivery_id, delivery_id, rejected, as_receiver=True)
 
     def _too_many(self, events: list[Event]) -> None:
         self.fail(Error("amqp:link:transfer-limit-exceeded", "Too many are unsettled."), events)

@@ -89,14 +89,15 @@ def sections(payload: Buffer, *, most: int = MAX_SECTIONS) -> list[tuple[int, in
     """(descriptor code, start, end) of each section of an encoded message, in the order received.
 
     Any order is accepted (azure-servicebus puts delivery-annotations last), but every section must
-    be known, hold the right kind of value, and not be there twice.
+    be known, hold the right kind of value, and not be there twice. `most` are allowed for the body;
+    the others do not count, so that what the broker adds never makes a message unreadable.
     """
     found: list[tuple[int, int, int]] = []
     seen = 0
     at = 0
     size = len(payload)
     while at < size:
-        if len(found) == most:
+        if len(found) >= most and len(found) - (seen & ~_BODY).bit_count() >= most:
             raise ProtocolError(f"A message has more than {most} sections.")
         code, value_at = _section(payload, at)
         end = skip(payload, value_at)
@@ -156,6 +157,7 @@ def _usual_openings() -> dict[bytes, int]:
 _opening: Final = _usual_openings().get
 _u32: Final = Struct(">I").unpack_from
 
+_new_message: Final = object.__new__
 _SIMPLE: Final = frozenset(Value.__args__)
 _TEXT_FIELDS: Final = (2, 3, 4, 6, 10, 12)
 
@@ -257,6 +259,26 @@ class AmqpMessage:
                 raise AttributeError(name)
             fill(self)
             return getattr(self, name)
+
+    def twin(self, payload: bytes, message_id: str) -> AmqpMessage:
+        """A message that differs from this one, which is parsed, in these two things only."""
+        it: AmqpMessage = _new_message(AmqpMessage)
+        it.payload = payload
+        it.message_id = message_id
+        it.ttl_ms = self.ttl_ms
+        it.priority = self.priority
+        it.scheduled_ms = self.scheduled_ms
+        it.partition_key = self.partition_key
+        it.via_partition_key = self.via_partition_key
+        it.correlation_id = self.correlation_id
+        it.session_id = self.session_id
+        it.reply_to_session_id = self.reply_to_session_id
+        it.content_type = self.content_type
+        it.label = self.label
+        it.to = self.to
+        it.reply_to = self.reply_to
+        it.properties = self.properties
+        return it
 
     def check(self) -> None:
         """Parse all that is not parsed yet; after this no attribute raises."""

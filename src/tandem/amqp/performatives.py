@@ -400,6 +400,14 @@ def decode_performative(buffer: Buffer, at: int = 0) -> tuple[Any, int]:
     return _build(code, value.value), end
 
 
+def decode_whole(buffer: bytes, at: int, end: int) -> Any:
+    """The performative that must fill `buffer` from `at` to `end`."""
+    performative, size = decode_performative(buffer[at:end])
+    if size != end - at:
+        raise ProtocolError("Bytes follow a performative.")
+    return performative
+
+
 def state_of(value: object) -> DeliveryState:
     """A decoded value as a delivery state."""
     state: DeliveryState = _read("state", value)  # type: ignore[assignment]

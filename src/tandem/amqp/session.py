@@ -41,6 +41,7 @@ from tandem.amqp.performatives import (
     RECEIVER,
     SENDER,
     TRANSFER,
+    Accepted,
     Attach,
     Begin,
     Coordinator,
@@ -54,7 +55,7 @@ from tandem.amqp.performatives import (
 )
 from tandem.amqp.states import LINK, Action, LinkState, SessionState
 from tandem.amqp.types import Buffer
-from tandem.amqp.unsettled import HALF, MASK, Unsettled
+from tandem.amqp.unsettled import HALF, MASK, Twins, Unsettled, rows
 from tandem.errors import ArgumentError
 from tandem.limits import MAX_UNSETTLED
 
@@ -94,18 +95,15 @@ class _Waiting:
 
 
 class _Pending:
-    """A disposition that is not written yet, because its neighbour may follow."""
+    """Deliveries whose disposition is not written yet, because their neighbours may follow."""
 
-    __slots__ = ("first", "last", "outcome", "role", "settled")
+    __slots__ = ("ids", "outcome", "role", "settled")
 
-    def __init__(
-        self, role: bool, first: int, last: int, settled: bool, outcome: DeliveryState | None
-    ) -> None:
+    def __init__(self, role: bool, settled: bool, outcome: DeliveryState | None) -> None:
         self.role = role
-        self.first = first
-        self.last = last
         self.settled = settled
         self.outcome = outcome
+        self.ids: list[int] = []
 
 
 class Session:
@@ -115,7 +113,7 @@ class Session:
         "_handles", "_is_reported", "_pending", "_used", "_waiting", "answering", "attaching",
         "channel", "connection", "context", "incoming", "initial_id", "links",
         "next_delivery_id", "next_incoming_id", "next_outgoing_id", "outgoing", "remote_channel",
-        "remote_handle_max", "state", "window",
+        "remote_handle_max", "state", "twins", "window",
     )  # fmt: skip
 
     def __init__(self, connection: Connection, channel: int, initial_id: int = 0) -> None:
@@ -138,6 +136,7 @@ class Session:
         """Ours that wait for the peer's attach, by name and whether we send."""
         self.outgoing: Unsettled[Delivery] = Unsettled()
         self.incoming: Unsettled[Link] = Unsettled()
+        self.twins: Twins[Link, DeliveryState] = Twins(Accepted)
         self.answering: dict[int, Delivery] = {}
         """Decided by the peer but not settled: they wait for our answer."""
         self._handles: set[int] = set()
@@ -207,6 +206,17 @@ class Session:
         """As `Link.settle`, for deliveries of all links in one direction."""
         if self.state is not SessionState.MAPPED:
             return
+        pending = self._pending
+        if (
+            pending is None
+            or outcome is not pending.outcome
+            or as_receiver is not pending.role
+            or settled is not pending.settled
+        ):
+            self.flush()
+            pending = self._pending = _Pending(as_receiver, settled, outcome)
+            self.connection.pending.append(self)
+        append = pending.ids.append
         incoming, outgoing, answering = self.incoming.entries, self.outgoing.entries, self.answering
         for it in delivery_ids:
             if as_receiver:
@@ -215,6 +225,13 @@ class Session:
                     continue
                 if settled:
                     link.unsettled -= 1
+                    if it in self.twins.others:
+                        if not self.twins.settle(it, outcome, self.incoming):
+                            continue
+                        said = self.twins.pop(it)
+                        if said is not outcome:
+                            self._write_disposition(as_receiver, it, it, settled, said)
+                            continue
             else:
                 delivery = answering.pop(it, None)
                 if delivery is None:
@@ -222,17 +239,7 @@ class Session:
                     if delivery is None:
                         continue
                 delivery.link.unsettled -= 1
-            pending = self._pending
-            if (
-                pending is not None
-                and it == pending.last + 1 & MASK
-                and outcome is pending.outcome
-                and as_receiver is pending.role
-                and settled is pending.settled
-            ):
-                pending.last = it
-                continue
-            self.answer(it, it, outcome, as_receiver=as_receiver, settled=settled)
+            append(it)
 
     def answer(
         self,
@@ -244,10 +251,8 @@ class Session:
         settled: bool = True,
     ) -> None:
         """A disposition for these ids, whether or not they are known here."""
-        if self._pending is not None:
-            self.flush()
-        self._pending = _Pending(as_receiver, first, last, settled, outcome)
-        self.connection.pending.append(self)
+        self.flush()
+        self._write_disposition(as_receiver, first, last, settled, outcome)
 
     def end(self, error: Error | None = None) -> None:
         """End the session with all its links; what the peer still sends on it is discarded."""
@@ -264,17 +269,19 @@ class Session:
         self.connection.write(performative, self.channel)
 
     def flush(self) -> None:
-        """Write the disposition that waited for a neighbour."""
+        """Write the dispositions that waited for neighbours."""
         pending = self._pending
         if pending is not None:
             self._pending = None
-            connection = self.connection
-            state = encode_state(pending.outcome, connection.remote_max_frame)
-            connection.out.append(
-                disposition_frame(
-                    self.channel, pending.role, pending.first, pending.last, pending.settled, state
-                )
-            )
+            for first, last in rows(pending.ids):
+                self._write_disposition(pending.role, first, last, pending.settled, pending.outcome)
+
+    def _write_disposition(
+        self, role: bool, first: int, last: int, settled: bool, outcome: DeliveryState | None
+    ) -> None:
+        connection = self.connection
+        state = encode_state(outcome, connection.remote_max_frame)
+        connection.out.append(disposition_frame(self.channel, role, first, last, settled, state))
 
     def write_flow(self, link: Link | None = None, *, echo: bool = False) -> None:
         """The state of the session, and of a link if one is given."""
@@ -316,8 +323,6 @@ class Session:
             self._waiting.append(waiting)
             self._pump()
             return waiting.delivery_id
-        if self._pending is not None:
-            self.flush()
         if size >= LARGE:
             connection.has_large = True
         delivery_id = self.next_delivery_id
@@ -334,8 +339,6 @@ class Session:
 
     def _pump(self) -> None:
         """Write what waits, frame by frame, as far as the window goes."""
-        if self._pending is not None:
-            self.flush()
         waiting = self._waiting
         out = self.connection.out
         limit = self.connection.remote_max_frame
@@ -389,6 +392,8 @@ class Session:
                     del directed[it]
             for it in [it for it, other in self.incoming.entries.items() if other is link]:
                 del self.incoming.entries[it]
+            if self.twins.others:
+                self.twins.forget(link, self.incoming)
         if any(waiting.link is link for waiting in self._waiting):
             self._waiting = deque(it for it in self._waiting if it.link is not link)
 
@@ -468,8 +473,10 @@ class Session:
                     answering[delivery.id] = delivery
         elif settled:
             taken = self.incoming.take(first, last)
-            for _, link in taken:
-                link.unsettled -= 1
+            for it, link in taken:
+                for each in (link, *self.twins.others.get(it, ())):
+                    each.unsettled -= 1
+                self.twins.pop(it)
             found = [Delivery(it, link, b"") for it, link in taken]
         else:
             found = []  # a sender's wish about what we have not settled: it stays as it is
@@ -544,6 +551,7 @@ class Session:
         if not was_ours:
             self.write(End())
             self._forget_all()
+        self.links = {}
         self.state = SessionState.ENDED
         self.connection.unmap(self)
         if not self._is_reported:
@@ -552,6 +560,7 @@ class Session:
 
     def fail(self, error: Error, events: list[Event]) -> None:
         """The peer broke a rule of the session: it is ended, and only it."""
+        error = self.connection.tracked(error)
         links = tuple(self.links.values())
         self.end(error)
         self._is_reported = True
@@ -564,10 +573,11 @@ class Session:
             link.state = LinkState.DETACHED
             link.credit = 0
             link.abandon_partial()
-        self.links = {}
+        # `links` stays until the peer's end, or the loss of the connection, has told their owners.
         self.attaching = {}
         self.outgoing = Unsettled()
         self.incoming = Unsettled()
+        self.twins = Twins(Accepted)
         self.answering = {}
         self._waiting.clear()
         self._pending = None

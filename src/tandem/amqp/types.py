@@ -269,6 +269,11 @@ _KEY_TYPES: Final = frozenset({
     UByte, UShort, UInt, ULong, Byte, Short, Int, Long, Float, Char,
 })  # fmt: skip
 
+# An integer of any width counts the ticks of a timespan, whether or not types are asked for.
+_INTEGERS: Final = frozenset({int, UByte, UShort, UInt, ULong, Byte, Short, Int, Long})
+_TICKS_END: Final = 1 << 63
+"""A ulong beyond this is no timespan: it could not be written as one again."""
+
 _DESCRIBED: Final = 0
 _LIST: Final = 1
 _MAP: Final = 2
@@ -436,7 +441,12 @@ def _decode(buffer: bytes, at: int, typed: bool) -> tuple[object, int]:
         if kind == _DESCRIBED:
             assert descriptor is not None
             value = items[0]
-            if isinstance(value, int) and type(value) in (int, Long) and descriptor == TIMESPAN:
+            if (
+                descriptor == TIMESPAN
+                and isinstance(value, int)
+                and type(value) in _INTEGERS
+                and value < _TICKS_END
+            ):
                 value = Duration(value)
             else:
                 value = Described(descriptor, value)

@@ -8,17 +8,34 @@ what it names: an attack, and also what a client does that settles all it ever r
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterator
 from typing import Final, Generic, TypeVar
 
 MASK: Final = 0xFFFF_FFFF
 HALF: Final = 0x8000_0000
 
 T = TypeVar("T")
+S = TypeVar("S")
 
 
 def is_after(one: int, other: int) -> bool:
     """Whether serial number `one` comes after `other`."""
     return 0 < (one - other) & MASK < HALF
+
+
+def rows(ids: list[int]) -> Iterator[tuple[int, int]]:
+    """First and last of each row of neighbours among `ids`, which are sorted on the way. Ids that
+    wrap are two rows."""
+    if not ids:
+        return
+    ids.sort()
+    first = last = ids[0]
+    for it in ids:
+        if it > last + 1:
+            yield first, last
+            first = it
+        last = it
+    yield first, last
 
 
 class Unsettled(Generic[T]):
@@ -43,7 +60,7 @@ class Unsettled(Generic[T]):
     def add(self, delivery_id: int, what: T) -> None:
         self.entries[delivery_id] = what
         order = self.order
-        if not order or is_after(delivery_id, order[-1]):
+        if not order or 0 < (delivery_id - order[-1]) & MASK < HALF:  # `is_after`, without a call
             order.append(delivery_id)
         else:
             base = order[-1] - HALF
@@ -76,3 +93,49 @@ class Unsettled(Generic[T]):
         taken = [(it, entries.pop(it)) for it in order[start:stop] if it in entries]
         del order[start:stop]
         return taken
+
+
+class Twins(Generic[T, S]):
+    """Deliveries that came with the id of one that is still unsettled.
+
+    AMQP has no such thing, azure-servicebus does: coroutines or threads that send at once on one
+    session can take the same number, and settle all that have it by one disposition. So there is
+    one, when the last of them has its outcome, and it says what went wrong with any of them: no
+    message is taken for stored that is not.
+    """
+
+    __slots__ = ("accepted", "others", "outcomes")
+
+    def __init__(self, accepted: type[S]) -> None:
+        self.accepted = accepted
+        self.others: dict[int, list[T]] = {}
+        """Those besides the one that `Unsettled` has."""
+        self.outcomes: dict[int, S | None] = {}
+
+    def add(self, delivery_id: int, what: T) -> None:
+        self.others.setdefault(delivery_id, []).append(what)
+
+    def settle(self, delivery_id: int, outcome: S | None, unsettled: Unsettled[T]) -> bool:
+        """One of them has its outcome. Whether it was the last: `pop` has what to say then."""
+        said = self.outcomes.setdefault(delivery_id, outcome)
+        if isinstance(said, self.accepted):
+            self.outcomes[delivery_id] = outcome
+        if self.others[delivery_id]:
+            unsettled.entries[delivery_id] = self.others[delivery_id].pop()
+            return False
+        return True
+
+    def pop(self, delivery_id: int) -> S | None:
+        """Forget an id, and say its outcome."""
+        self.others.pop(delivery_id, None)
+        return self.outcomes.pop(delivery_id, None)
+
+    def forget(self, what: T, unsettled: Unsettled[T]) -> None:
+        """A link has ended, and its own are not in `unsettled` any more."""
+        for delivery_id, others in list(self.others.items()):
+            others[:] = [other for other in others if other is not what]
+            if delivery_id not in unsettled.entries:
+                if others:
+                    unsettled.add(delivery_id, others.pop())
+                else:
+                    self.pop(delivery_id)

@@ -100,12 +100,14 @@ class RemoveRule:
 class Send:
     """Store messages, all or none. A message with a time to come is scheduled.
     Reply: their sequence numbers, in order (0 for one that was dropped as a duplicate or a
-    ping)."""
+    ping). With `each` it is a row of sends of their own, and the reply has the `Refused` of one
+    that was refused in its place."""
 
     path: str
     messages: Sequence[Message]
     link: int = 0
     transaction: int | None = None
+    each: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,9 @@ class Flow:
     nonce: int
     """64 random bits: the lock tokens of what is delivered on this credit are made from it."""
     drain: bool = False
+    received: int | None = None
+    """How many messages the link had got in all when it said so: what is on its way to it uses up
+    credit too. None: it has got all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +180,12 @@ class Browse:
 
 @dataclass(slots=True)
 class Settle:
-    """Decide about locked messages, all or none (one lost lock refuses the whole command)."""
+    """Decide about locked messages, all or none (one lost lock refuses the whole command). With
+    `each` it is a row of decisions of their own; the reply is None when all were carried out, else
+    the `Refused` or None of each.
+
+    Not `is_awaited`: who asks has settled already and waits for no answer. So it needs no sync of
+    its own; a crash within the next tenth of a second may bring the messages back."""
 
     path: str
     tokens: Sequence[bytes]
@@ -184,6 +194,8 @@ class Settle:
     reason: str | None = None
     description: str | None = None
     transaction: int | None = None
+    each: bool = False
+    is_awaited: bool = True
 
 
 @dataclass(frozen=True, slots=True)

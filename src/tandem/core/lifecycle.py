@@ -8,10 +8,10 @@ come before, and change nothing. Which state follows which is `state.TRANSITIONS
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import heappop
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from tandem import limits
 from tandem.changes import (
@@ -33,7 +33,7 @@ from tandem.changes import (
     decode_edits,
     encode_edits,
 )
-from tandem.core.commands import Disposition
+from tandem.core.commands import Disposition, Settle
 from tandem.core.duplicates import duplicate_key
 from tandem.core.effects import Delivery
 from tandem.core.ready import Next, Ready
@@ -49,7 +49,7 @@ from tandem.errors import (
     QuotaExceededError,
     SessionLockLostError,
 )
-from tandem.model import NEVER, NO_EDITS, Edits, Message, Millis
+from tandem.model import NEVER, NO_EDITS, PING_CONTENT_TYPE, Edits, Message, Millis
 from tandem.settings import QueueSettings, SubscriptionSettings
 
 if TYPE_CHECKING:
@@ -59,6 +59,12 @@ NO_SESSION_ID: Final = (
     "Session enabled entity doesn't allow a message whose session identifier is null."
 )
 _ONE: Final = Struct("<Q")
+_new: Final = cast("Callable[[Any, tuple[Any, ...]], Any]", tuple.__new__)
+"""A named tuple without the call of its own constructor."""
+_PING_MARK: Final = PING_CONTENT_TYPE.encode()
+_PING_WITHIN: Final = 4_096
+"""A ping is empty: its content type stands near the start, and looking for the bytes first saves
+every other message from being parsed."""
 _WAITING: Final = int(State.WAITING)
 _SCHEDULED: Final = int(State.SCHEDULED)
 _DEFERRED: Final = int(State.DEFERRED)
@@ -66,6 +72,13 @@ _DEFERRED: Final = int(State.DEFERRED)
 
 def packed(numbers: Sequence[int]) -> bytes:
     return _ONE.pack(numbers[0]) if len(numbers) == 1 else array("Q", numbers).tobytes()
+
+
+def is_ping(message: Message) -> bool:
+    """Whether it only asks if the entity would take a message: it is never stored (N8)."""
+    if message.payload.find(_PING_MARK, 0, _PING_WITHIN) < 0:
+        return False
+    return message.content_type == PING_CONTENT_TYPE
 
 
 def check(queue: Queue, message: Message) -> None:
@@ -170,6 +183,40 @@ def accept(
     book.emit(change)
     queue.add(change)
     return change.sequence_number
+
+
+def accept_run(
+    queue: Queue, messages: Sequence[Message], now: Millis, link: int
+) -> list[int] | None:
+    """`accept` several at once where that is all there is to it: no session, partition, level,
+    duplicate, schedule, time to live or ping. None: not so, take the long way."""
+    if not queue.is_simple or queue.is_relay or queue.level_of is not None or queue.ttl_ms != NEVER:
+        return None
+    for message in messages:
+        if message.ttl_ms is not None or message.scheduled_ms or is_ping(message):
+            return None
+    part, book, entity = queue.parts[0], queue.book, queue.id
+    time = max(now, queue.last_enqueued_ms)
+    index, body = part.last + 1, book.next_body
+    numbers: list[int] = []
+    sizes: list[int] = []
+    for message in messages:
+        payload = message.payload
+        size = len(payload)
+        number = part.high | ((index + len(sizes) + part.origin) & part.mask)
+        book.emit(
+            _new(
+                Enqueued,
+                (
+                    time, entity, number, body + len(sizes), _WAITING, NEVER, 0, size,
+                    0, 0, 0, link, None, None, None, payload,
+                ),
+            )
+        )  # fmt: skip
+        numbers.append(number)
+        sizes.append(size)
+    queue.add_run(index, body, time, sizes)
+    return numbers
 
 
 def leave(queue: Queue, numbers: Sequence[int], reason: Removal, now: Millis) -> None:
@@ -341,20 +388,14 @@ def check_settle(
     return numbers
 
 
-def settle(
-    queue: Queue,
-    numbers: Sequence[int],
-    disposition: Disposition,
-    edits: Edits,
-    reason: str | None,
-    description: str | None,
-    now: Millis,
-) -> None:
+def settle(queue: Queue, numbers: Sequence[int], command: Settle, now: Millis) -> None:
     """Carry out what `check_settle` allowed."""
-    match disposition:
+    edits = command.edits
+    match command.disposition:
         case Disposition.COMPLETE:
             leave(queue, numbers, Removal.COMPLETED, now)
         case Disposition.DEAD_LETTER:
+            reason, description = command.reason, command.description
             for number in numbers:
                 bury(queue, number, reason, description, now, edits=edits)
         case Disposition.DEFER:
@@ -365,7 +406,7 @@ def settle(
         case Disposition.ABANDON:
             come_back(queue, numbers, Return.ABANDONED, now, edits)
         case Disposition.RELEASE:
-            come_back(queue, numbers, Return.RELEASED, now)
+            come_back(queue, numbers, Return.RELEASED, now, edits)
 
 
 def _merged(queue: Queue, number: int, edits: Edits) -> bytes | None:

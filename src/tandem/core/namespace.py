@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from tandem import limits
@@ -76,15 +77,11 @@ from tandem.errors import (
     QuotaExceededError,
     Refused,
 )
-from tandem.model import NEVER, PING_CONTENT_TYPE, Message, Millis
+from tandem.model import NEVER, Message, Millis
 from tandem.settings import canonical_subscription, check_update
 
 RELAY_BATCH: Final = 100
 """Messages of one entity that are read from the store at a time to be forwarded or published."""
-_PING_MARK: Final = PING_CONTENT_TYPE.encode()
-_PING_WITHIN: Final = 4_096
-"""A ping is empty: its content type stands near the start, and looking for the bytes first saves
-every other message from being parsed."""
 
 
 class Namespace:
@@ -163,9 +160,8 @@ class Namespace:
 
     def _advance(self, now: Millis) -> Millis:
         """Time does not run backwards here, whatever the clock does (S4)."""
-        if now > self._registry.now:
-            self._registry.now = now
-        return self._registry.now
+        now = self._registry.now = max(now, self._registry.now)
+        return now
 
     def _outcome(self, reply: object, now: Millis) -> Outcome:
         book = self._book
@@ -301,14 +297,31 @@ class Namespace:
 
     # --- sending ----------------------------------------------------------------------------------
 
-    def _send(self, command: Send, now: Millis) -> list[int]:
+    def _send(self, command: Send, now: Millis) -> Sequence[int | Refused]:
         queue = self._registry.find(command.path)
-        size = self._check_send(queue, command.messages)
+        try:
+            size = self._check_send(queue, command.messages)
+            if command.transaction is None:
+                lifecycle.check_room(queue, size)
+        except Refused:
+            if not command.each or len(command.messages) == 1:
+                raise
+            row = [replace(command, messages=(each,)) for each in command.messages]
+            return [it if isinstance(it, Refused) else it[0] for it in self._alone(row, now)]
         if command.transaction is not None:
             self._transactions.add(command.transaction, command, now)
             return []
-        lifecycle.check_room(queue, size)
         return self._accept(queue, command.messages, command.link, now)
+
+    def _alone(self, row: Sequence[Command], now: Millis) -> list[Any]:
+        """Each for itself: its reply, or its refusal."""
+        replies: list[Any] = []
+        for command in row:
+            try:
+                replies.append(self._handlers[type(command)](command, now))
+            except Refused as refusal:
+                replies.append(refusal)
+        return replies
 
     def _check_send(self, queue: Queue, messages: Sequence[Message]) -> int:
         """Raises if one of them cannot be taken. Returns their size."""
@@ -327,7 +340,7 @@ class Namespace:
             try:
                 lifecycle.check(queue, message)
             except Refused:
-                if not _is_ping(message):  # a ping is never stored, so it needs no session id
+                if not lifecycle.is_ping(message):  # that needs no session id
                     raise
             size += len(message.payload)
         return size
@@ -335,9 +348,10 @@ class Namespace:
     def _accept(
         self, queue: Queue, messages: Sequence[Message], link: int, now: Millis
     ) -> list[int]:
-        numbers: list[int] = []
-        for message in messages:
-            if _is_ping(message):
+        run = lifecycle.accept_run(queue, messages, now, link) if len(messages) > 1 else None
+        numbers = run or []
+        for message in messages if run is None else ():
+            if lifecycle.is_ping(message):
                 self._book.emit(Noted(now, queue.id, Note.PINGED, 0, link, None))
                 numbers.append(0)
                 continue
@@ -384,7 +398,10 @@ class Namespace:
         receiver = self._receiver(command.link)
         queue = receiver.queue
         receivers = queue.receivers
-        receivers.flow(receiver, command.credit, command.nonce)
+        credit = command.credit
+        if command.received is not None:
+            credit = max(0, credit - (receiver.handed_out - command.received))
+        receivers.flow(receiver, credit, command.nonce)
         queue.accessed_ms = now
         receivers.pump(now)
         left = receiver.credit
@@ -424,25 +441,19 @@ class Namespace:
 
     # --- settling ---------------------------------------------------------------------------------
 
-    def _settle(self, command: Settle, now: Millis) -> None:
+    def _settle(self, command: Settle, now: Millis) -> list[Refused | None] | None:
         queue = self._registry.holder(command.path)
-        numbers = lifecycle.check_settle(queue, command.tokens, command.disposition, now)
+        try:
+            numbers = lifecycle.check_settle(queue, command.tokens, command.disposition, now)
+        except Refused:
+            if not command.each or len(command.tokens) == 1:
+                raise
+            return self._alone([replace(command, tokens=(it,)) for it in command.tokens], now)
         if command.transaction is not None:
             self._transactions.add(command.transaction, command, now)
-            return
-        self._carry_out(queue, command, numbers, now)
-
-    @staticmethod
-    def _carry_out(queue: Queue, command: Settle, numbers: Sequence[int], now: Millis) -> None:
-        lifecycle.settle(
-            queue,
-            numbers,
-            command.disposition,
-            command.edits,
-            command.reason,
-            command.description,
-            now,
-        )
+        else:
+            lifecycle.settle(queue, numbers, command, now)
+        return None
 
     def _renew(self, command: Renew, now: Millis) -> list[Millis]:
         return lifecycle.renew(self._registry.holder(command.path), command.tokens, now)
@@ -533,7 +544,7 @@ class Namespace:
                 self._accept(queue, each.messages, each.link, now)
             else:
                 numbers = lifecycle.check_settle(queue, each.tokens, each.disposition, now)
-                self._carry_out(queue, each, numbers, now)
+                lifecycle.settle(queue, numbers, each, now)
 
     # --- time -------------------------------------------------------------------------------------
 
@@ -586,9 +597,3 @@ class Namespace:
             self._book.wake(queue, min(queue.next_deadline(), now if queue.is_relay else NEVER))
             self._registry.expect_idleness(queue)
         return self._outcome(None, now)
-
-
-def _is_ping(message: Message) -> bool:
-    if message.payload.find(_PING_MARK, 0, _PING_WITHIN) < 0:
-        return False
-    return message.content_type == PING_CONTENT_TYPE

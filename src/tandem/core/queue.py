@@ -290,8 +290,10 @@ class Queue:
 
     def add(self, change: Enqueued) -> None:
         """Do what an `Enqueued` says."""
-        time, _, number, body, state, expires, due, size, level, hops, count, *_ = change
-        session_id, duplicate_key, edits = change.session_id, change.duplicate_key, change.edits
+        (
+            time, _, number, body, state, expires, due, size, level, hops, count, _,
+            session_id, duplicate_key, edits, payload,
+        ) = change  # fmt: skip
         parts, book = self.parts, self.book
         part = parts[0] if len(parts) == 1 else parts[number >> PARTITION_SHIFT]
         index = (number - part.origin) & part.mask
@@ -306,7 +308,7 @@ class Queue:
         )
         if index > part.last:
             part.last = index
-        if change.payload is None:
+        if payload is None:
             book.hold_too(body)
         elif body >= book.next_body:
             book.next_body = body + 1
@@ -338,6 +340,17 @@ class Queue:
         while queue is not None:
             queue.used_bytes += size
             queue = queue.owner
+
+    def add_run(self, index: int, body: int, time: Millis, sizes: Sequence[int]) -> None:
+        """`add` of messages that wait, in a row, and of which nothing else is to be said."""
+        part, book = self.parts[0], self.book
+        part.table.append_run(index, body, time, sizes, _WAITING)
+        part.last = index + len(sizes) - 1
+        part.ready.push_run(index, index + len(sizes))
+        book.next_body = body + len(sizes)
+        self.account(sum(sizes))
+        self.counts[_WAITING] += len(sizes)
+        self.last_enqueued_ms = time
 
     # --- departure --------------------------------------------------------------------------------
 

@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 class Receiver:
     """A receiving link."""
 
-    __slots__ = ("credit", "deliveries", "link", "mode", "nonce", "queue", "rows", "session")
+    __slots__ = (
+        "credit", "deliveries", "handed_out", "link", "mode", "nonce", "queue", "rows", "session",
+    )  # fmt: skip
 
     def __init__(self, link: int, queue: Queue, mode: Mode, session: Session | None) -> None:
         self.link = link
@@ -51,6 +53,8 @@ class Receiver:
         self.deliveries: list[Delivery] = []
         """What this pump has handed out so far."""
         self.rows = bytearray()
+        self.handed_out = 0
+        """How many messages in all, before this pump."""
 
 
 class Receivers:
@@ -331,6 +335,7 @@ class Receivers:
         until = receiver.deliveries[-1].locked_until_ms
         rows, deliveries = bytes(receiver.rows), receiver.deliveries
         receiver.rows, receiver.deliveries = bytearray(), []
+        receiver.handed_out += len(deliveries)
         queue.book.emit(Delivered(now, queue.id, receiver.link, receiver.mode, until, rows))
         queue.book.effects.append(Deliver(receiver.link, deliveries))
 

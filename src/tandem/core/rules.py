@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias, assert_never
 
 from tandem.changes import value_from_json, value_to_json
 from tandem.core.sql import Action, Context, compile_action, compile_filter
-from tandem.core.sql_values import equal, family_of
+from tandem.core.sql_values import equal
 from tandem.errors import ArgumentError, EntityExistsError, EntityNotFoundError, FilterError
 from tandem.limits import MAX_RULE_NAME
 from tandem.model import NO_EDITS, Edits, Millis, Value
@@ -263,9 +263,8 @@ def _correlation(description: CorrelationFilter) -> _Matches | None:
 
 
 def _is_same(found: Value, wanted: Value) -> bool:
-    """Equal and of one family: an int 3 is any integer 3, but neither 3.0 nor '3' nor true."""
-    if family_of(found) is not family_of(wanted):
-        return False
+    """Equal and of one kind: a number 3 is any number 3, but neither '3' nor true. JavaScript sends
+    a message's 3 as an integer and a rule's 3 as a double, and means the same."""
     return found is wanted if found is None or wanted is None else equal(found, wanted)
 
 

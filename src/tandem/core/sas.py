@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote, unquote, unquote_plus
 
@@ -24,9 +24,10 @@ _MAX_TOKEN: Final = 4_096
 
 @dataclass(frozen=True, slots=True)
 class SasToken:
-    signed: bytes
+    signed: bytes = field(repr=False)
     """What the signature is made over."""
-    signature: bytes
+    signature: bytes = field(repr=False)
+    """As long as a digest, whatever the peer sent."""
     key_name: str
     expires_ms: Millis
     resource: str
@@ -59,6 +60,8 @@ def parse(text: str) -> SasToken:
         key_name = unquote(unquote(fields["skn"]))
         if not (expiry.isascii() and expiry.isdecimal() and len(expiry) <= 15):
             raise ValueError(expiry)
+        if len(signature) != hashlib.sha256().digest_size:
+            raise ValueError("no digest")
     except (KeyError, ValueError):
         raise UnauthorizedError("The shared access signature is malformed.") from None
     return SasToken(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from tandem.core.packing import Reader, Writer
@@ -182,6 +182,37 @@ class Table:
                 if column is not None:
                     column.append(default)
         return chunk, row
+
+    def append_run(
+        self, index: int, body: int, enqueued: Millis, sizes: Sequence[int], state: int
+    ) -> None:
+        """New rows behind all others, with indexes and bodies that count up, and nothing more to be
+        said of them."""
+        assert index > self.last
+        at = 0
+        while at < len(sizes):
+            chunk = self._chunks[-1]
+            room = CHUNK - len(chunk.indexes)
+            if room <= 0:
+                chunk = Chunk()
+                self._chunks.append(chunk)
+                self._firsts.append(index + at)
+                room = CHUNK
+            part = sizes[at : at + room]
+            count = len(part)
+            chunk.alive += count
+            chunk.indexes.extend(range(index + at, index + at + count))
+            chunk.bodies.extend(range(body + at, body + at + count))
+            chunk.enqueued.extend([enqueued] * count)
+            chunk.sizes.extend(part)
+            chunk.states.extend([state] * count)
+            if chunk.has_more:
+                for name, _, default in OPTIONAL:
+                    column = getattr(chunk, name)
+                    if column is not None:
+                        column.extend([default] * count)
+            at += count
+        self.last = index + len(sizes) - 1
 
     def _insert(
         self, index: int, body: int, enqueued: Millis, size: int, state: int

@@ -44,6 +44,8 @@ class AsyncEngine:
             ThreadLane(post, name="tandem-index"),
         ]
         self._has_turn = False
+        self.answering: Callable[[bool], None] | None = None
+        """Told when the answers of a commit begin to come, and when that was all."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: Millis = NEVER
         self._relieved: list[asyncio.Future[None]] = []
@@ -78,6 +80,7 @@ class AsyncEngine:
                 commit_lane=self._lanes[0],
                 side_lane=self._lanes[1],
                 tuning=tuning,
+                before_commit=self._committing,
                 on_commit=self._committed,
             )
             while self.engine.staged_bytes and self.engine.failure is None:
@@ -105,6 +108,14 @@ class AsyncEngine:
             self._has_turn = True
             self._loop.call_soon(self._turn)
 
+    def begin_turn(self) -> None:
+        """What is submitted now shares a group, and goes to the disk at `end_turn`: without waiting
+        for another turn of the loop."""
+        self._has_turn = True
+
+    def end_turn(self) -> None:
+        self._turn()
+
     async def execute(self, command: Command, claims: Claims | None = None) -> Any:
         """The reply, when it is durable. Raises Refused or StoreError."""
         future: asyncio.Future[Reply] = self._loop.create_future()
@@ -114,14 +125,34 @@ class AsyncEngine:
             raise reply
         return reply
 
-    def body(self, number: int) -> bytes:
-        return self.engine.body(number)
+    @property
+    def body(self) -> Callable[[int], bytes]:
+        """See `Engine.body`."""
+        return self.engine.body
 
     async def uncongested(self) -> None:
         """Wait until less is waiting for the disk. Returns at once when that is so, or on a
         failure."""
         while self.engine.is_congested and self.engine.failure is None:
             await self._relief()
+
+    async def catch_up(self) -> None:
+        """The clock was moved by hand: do at once all that has become due, and see it on disk."""
+        engine = self.engine
+        while engine.failure is None and not engine.is_closed:
+            if engine.next_deadline() <= self._clock.now_ms():
+                if self._timer is not None:
+                    self._timer.cancel()
+                self._due()
+                await asyncio.sleep(0)
+            elif engine.staged_bytes:
+                await self._relief()
+            else:
+                if self._timer is not None:
+                    self._timer.cancel()  # it counts from before
+                    self._timer = None
+                self._turn()
+                return
 
     async def close(self) -> None:
         """Clean stop: everything and an index are written. Raises StoreError if that fails."""
@@ -156,12 +187,18 @@ class AsyncEngine:
                 self.engine.tick()
             self._turn()
 
+    def _committing(self) -> None:
+        self._has_turn = True
+        if self.answering is not None:
+            self.answering(True)
+
     def _committed(self) -> None:
         relieved, self._relieved = self._relieved, []
         for future in relieved:
             _resolve(future, None)
-        if not self._has_turn:
-            self._turn()
+        self._turn()
+        if self.answering is not None:
+            self.answering(False)
 
     def _failed(self, on_failure: Callable[[StoreError], None], error: StoreError) -> None:
         _resolve(self._stopped, None)

@@ -144,7 +144,8 @@ class Committer:
         self._failed = failed
         self._closed: deque[tuple[int, list[Buffer], int]] = deque()
         self._closed_bytes = 0
-        self._is_writing = False
+        self.is_writing = False
+        """Whether a group is on its way to the disk."""
         self.is_stopped = False
         self.durable = 0
         self.end = store.end
@@ -181,13 +182,13 @@ class Committer:
     def flush(self) -> None:
         """Write what somebody waits for, unless a group is being written: then it follows by
         itself."""
-        if self._is_writing or self.is_stopped:
+        if self.is_writing or self.is_stopped:
             return
         if not self._closed and self.wants_sync:
             self.cut()
         if self._closed:
             number, body, size = self._closed.popleft()
-            self._is_writing = True
+            self.is_writing = True
             self._lane.run(partial(self._write, body), partial(self._written, number, size))
 
     def stop(self) -> None:
@@ -210,7 +211,7 @@ class Committer:
         if end != self.end + GROUP_HEADER + size:
             self._failed(StoreError(f"the log ends at {end:#x}, which is not where it was written"))
             return
-        self._is_writing = False
+        self.is_writing = False
         self._closed_bytes -= size
         self.durable = number
         self.end = end

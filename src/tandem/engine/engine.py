@@ -24,7 +24,7 @@ from tandem import __version__
 from tandem.changes import RIDES_ALONG, Change, Enqueued, needs_sync
 from tandem.clock import Clock
 from tandem.core.access import Claims, require
-from tandem.core.commands import Command, Loaded, Send
+from tandem.core.commands import Command, Loaded, Send, Settle
 from tandem.core.effects import Effect, Load, Outcome
 from tandem.engine.committer import Committer, Lane
 from tandem.engine.compaction import Compactor
@@ -41,7 +41,7 @@ from tandem.limits import (
 )
 from tandem.model import NEVER, Message, Millis
 from tandem.store.api import Store
-from tandem.store.records import encode_into, read_payload
+from tandem.store.records import ReadAhead, encode_into
 
 Reply: TypeAlias = Any
 """What core replied; or the `Refused` or `StoreError` that there is instead. Never raised:
@@ -49,7 +49,7 @@ handed."""
 Done: TypeAlias = Callable[[Reply], None]
 _Waiting: TypeAlias = tuple[int, Done | None, Reply, Sequence[Effect], Sequence[int]]
 
-RIDE_ALONG_MS: Final[Millis] = 1_000
+RIDE_ALONG_MS: Final[Millis] = 100
 """Records that wait for nobody are written after this time at the latest: the journal is read
 too."""
 LATE_READ_MS: Final[Millis] = 1_000
@@ -93,6 +93,7 @@ class Engine:
         commit_lane: Lane,
         side_lane: Lane,
         tuning: Tuning | None = None,
+        before_commit: Callable[[], None] | None = None,
         on_commit: Callable[[], None] | None = None,
     ) -> None:
         self._store = store
@@ -100,6 +101,7 @@ class Engine:
         self._decode = decode
         self._on_effect = on_effect
         self._on_failure = on_failure
+        self._before_commit = before_commit
         self._on_commit = on_commit
         self._tuning = tuning or Tuning()
         self.metrics = Metrics()
@@ -107,6 +109,7 @@ class Engine:
         self.namespace = recovered.namespace
         """To be looked at by others, never changed."""
         self._bodies = recovered.bodies
+        self._pages = ReadAhead(store)
         self._committer = Committer(
             store,
             commit_lane,
@@ -138,7 +141,9 @@ class Engine:
         """The last group with a change that needs a sync."""
         self._is_releasing = False
         self._loads: deque[Load] = deque()
-        self._late: deque[tuple[Millis, list[int]]] = deque()
+        self._riding: deque[tuple[int, Sequence[int]]] = deque()
+        """(group, bodies to free when it is durable) of commands for which nobody waits."""
+        self._late: deque[tuple[Millis, Sequence[int]]] = deque()
         """Bodies that nobody needs, until they cannot be read any more."""
         self._recent: dict[int, bytes] = {}
         self._recent_bytes = 0
@@ -176,7 +181,8 @@ class Engine:
         except Exception as bug:
             self.fail(bug)  # half a decision may be in memory: it must not reach the disk
             raise
-        self._take(outcome, done, now_ms)
+        rides = type(command) is Settle and not command.is_awaited
+        self._take(outcome, done, now_ms, rides=rides)
         if self._loads:
             self._load()
 
@@ -213,6 +219,11 @@ class Engine:
         return self._committer.staged_bytes
 
     @property
+    def is_writing(self) -> bool:
+        """Whether a group is on its way to the disk."""
+        return self._committer.is_writing
+
+    @property
     def is_congested(self) -> bool:
         """Half of what may wait for the disk does: an edge should stop reading. At the whole of it,
         sends are refused."""
@@ -229,7 +240,7 @@ class Engine:
             raise KeyError(number)
         self.metrics.bodies_read += 1
         try:
-            found, payload = read_payload(self._store, place, expected=self._bodies.longest(number))
+            found, payload = self._pages.read_payload(place, self._bodies.longest(number))
             if found != number:
                 raise StoreError(f"body {found} lies at {place:#x}, where body {number} should be")
         except StoreError as error:
@@ -287,15 +298,22 @@ class Engine:
         if self._is_disk_full:
             raise ServerBusyError("The disk is nearly full.", retry_after_ms=10_000)
 
-    def _take(self, outcome: Outcome, done: Done | None, now_ms: Millis) -> None:
-        """Stage the changes of an outcome, and queue its answer and effects behind them."""
+    def _take(
+        self, outcome: Outcome, done: Done | None, now_ms: Millis, *, rides: bool = False
+    ) -> None:
+        """Stage the changes of an outcome, and queue its answer and effects behind them; what
+        `rides` waits for no disk, but its bodies stay until their end is durable."""
+        group = self._committer.number
         if outcome.changes:
-            self._stage(outcome.changes, now_ms)
+            self._stage(outcome.changes, now_ms, rides=rides)
         freed: Sequence[int] = ()
         numbers = self.namespace.freed
         if numbers:
             freed = numbers[:]
             numbers.clear()
+            if rides:
+                self._riding.append((group, freed))
+                freed = ()
         effects: Sequence[Effect] = outcome.effects
         for effect in effects:
             if type(effect) is Load:
@@ -306,7 +324,7 @@ class Engine:
         if self._needed <= self._committer.durable:
             self._release()
 
-    def _stage(self, changes: list[Change], now_ms: Millis) -> None:
+    def _stage(self, changes: list[Change], now_ms: Millis, *, rides: bool = False) -> None:
         """Encode changes into the filling group. They share it: a group is whole or not there."""
         committer = self._committer
         out = committer.filling
@@ -327,7 +345,7 @@ class Engine:
             size += length
         committer.size = size
         self.metrics.records += len(changes)
-        if waits:
+        if waits and not rides:
             self._needed = committer.number
             committer.wants_sync = True
         elif committer.riding_since is None:
@@ -340,7 +358,11 @@ class Engine:
         """A group is durable."""
         if self.failure is not None:
             return
+        if self._before_commit is not None:
+            self._before_commit()
         self._release()
+        while self._riding and self._riding[0][0] <= self._committer.durable:
+            self._forget(self._riding.popleft()[1])
         self._free_late()
         self._trim()
         self._compactor.advance()
@@ -377,7 +399,7 @@ class Engine:
             if gone:
                 self._forget(gone)
 
-    def _forget(self, freed: list[int]) -> None:
+    def _forget(self, freed: Sequence[int]) -> None:
         """Nobody needs these bodies, and nobody can ask for them who was not told before."""
         recent = self._recent
         for number in freed:
@@ -388,7 +410,7 @@ class Engine:
 
     def _freed_numbers(self) -> list[int]:
         """Bodies that core has freed and `bodies` still holds."""
-        numbers = [number for _, late in self._late for number in late]
+        numbers = [number for _, gone in (*self._late, *self._riding) for number in gone]
         for *_, freed in self._waiting:
             numbers += freed
         return numbers

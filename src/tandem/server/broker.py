@@ -1,47 +1,78 @@
 """One namespace as the edges see it: the engine, who may do what, and which link is whose.
 
 Every command of every connection passes through here, with the claims of its peer. Effects come
-back by the number of their link and are handed to the link's owner.
+back by the number of their link and are handed to the link's owner. The rule: when a key has gone
+or an entity's rules are others, every connection looks at its claims again before whoever did it is
+told that it is done.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import uuid
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Protocol
 
 from tandem.amqp.message import AmqpMessage
-from tandem.clock import Clock, SystemClock
-from tandem.core.access import Authority, Claims, Policy, everything
-from tandem.core.commands import Command
+from tandem.clock import NS_PER_MS, Clock, MovableClock, SystemClock
+from tandem.core.access import Authority, Claims, Grant, Policy, everything, path_of
+from tandem.core.commands import Command, CreateQueue, CreateTopic, DeleteEntity, UpdateEntity
 from tandem.core.effects import Deliver, Effect, Load
+from tandem.core.jwt import JwtTrust
 from tandem.core.namespace import Namespace
 from tandem.engine.aio import AsyncEngine
 from tandem.engine.engine import Done, Tuning
-from tandem.errors import Refused, StoreError, UnauthorizedError
+from tandem.errors import Refused, StoreError, TandemError, UnauthorizedError
 from tandem.model import Millis
-from tandem.names import split
+from tandem.names import SUBSCRIPTIONS, split
 from tandem.server.cbs import AnyJwt, JwtVerifier
+from tandem.server.moving import PatientAuthority
+from tandem.server.turns import Turns
 from tandem.store.api import Store
 
 log = logging.getLogger("tandem.server")
+
+BEARER: Final = "Bearer "
+_MAKES_RULES: Final = (CreateQueue, CreateTopic, UpdateEntity, DeleteEntity)
+"""After these an entity's policies may be others: also a new entity by an old name."""
+_MAX_LOGIN_ENTITIES: Final = 1_000
+"""Entities whose rules share one name and one key, for which a login with both counts."""
 
 
 class LinkOwner(Protocol):
     def on_effect(self, effect: Effect) -> None: ...
 
 
+class ClaimsHolder(Protocol):
+    def review(self) -> None:
+        """Let go of what the claims do not allow any more."""
+        ...
+
+
 class Broker:
     """Use `open`."""
 
-    def __init__(self, name: str, policies: tuple[Policy, ...], clock: Clock) -> None:
+    def __init__(
+        self, name: str, policies: tuple[Policy, ...] | None, trust: JwtTrust | None, clock: Clock
+    ) -> None:
         self.name = name
         self.clock = clock
-        self.is_open = not policies
+        self.is_open = policies is None
         """Whether everybody may do everything: a development broker that was asked to be so."""
-        self.authority = Authority(policies, self._policies_of)
-        self.jwt: JwtVerifier | None = AnyJwt() if self.is_open else None
+        if isinstance(clock, MovableClock):
+            self.authority: Authority = PatientAuthority(
+                policies or (), self._policies_of, trust, clock=clock
+            )
+        else:
+            self.authority = Authority(policies or (), self._policies_of, trust)
+        self.jwt: JwtVerifier = AnyJwt() if self.is_open else self.authority
+        self.holders: set[ClaimsHolder] = set()
+        """Connections that have claims."""
+        self.turns = Turns(lambda: self.engine.engine.is_writing)
+        self._loop = asyncio.get_running_loop()
+        self._writers: list[Callable[[], None]] = []
+        self._is_answering = False
         self._owners: dict[int, LinkOwner] = {}
         self._next_link = 1
         self.engine: AsyncEngine
@@ -52,13 +83,15 @@ class Broker:
         name: str,
         store: Store,
         *,
-        policies: tuple[Policy, ...] = (),
+        policies: tuple[Policy, ...] | None = None,
+        trust: JwtTrust | None = None,
         on_failure: Callable[[StoreError], None],
         clock: Clock | None = None,
         tuning: Tuning | None = None,
     ) -> Broker:
-        """Recover the namespace and be ready. Without policies everybody may do everything."""
-        broker = cls(name, policies, clock or SystemClock())
+        """Recover the namespace and be ready. `policies` None: everybody may do everything; an
+        empty tuple: nobody anything. `trust`: whose JWTs count beside those of the policies."""
+        broker = cls(name, policies, trust, clock or SystemClock())
         broker.engine = await AsyncEngine.open(
             store,
             decode=AmqpMessage,
@@ -67,6 +100,7 @@ class Broker:
             clock=broker.clock,
             tuning=tuning,
         )
+        broker.engine.answering = broker._answering
         return broker
 
     async def close(self) -> None:
@@ -79,6 +113,10 @@ class Broker:
     def now_ms(self) -> Millis:
         return self.clock.now_ms()
 
+    def steady_ms(self) -> Millis:
+        """For the time-outs of connections: no test, and no time server, moves this one."""
+        return self.clock.stopwatch_ns() // NS_PER_MS
+
     def new_claims(self) -> Claims:
         """What a peer has before it has proven anything."""
         return everything() if self.is_open else Claims()
@@ -90,7 +128,24 @@ class Broker:
         self.engine.submit(command, done, claims)
 
     async def execute(self, command: Command, claims: Claims) -> Any:
-        return await self.engine.execute(command, claims)
+        if not isinstance(command, _MAKES_RULES):
+            return await self.engine.execute(command, claims)
+        answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def done(reply: Any) -> None:
+            # Here, and not after the wait below: whoever asked may have gone meanwhile.
+            if not isinstance(reply, TandemError):
+                self.review()
+            if not answered.done():
+                answered.set_result(reply)
+
+        self.engine.submit(command, done, claims)
+        reply = await answered
+        if isinstance(reply, TandemError):
+            raise reply
+        return reply
+
+    # --- who may do what --------------------------------------------------------------------------
 
     def authorize(self, header: str | None, resource: str) -> Claims:
         """The claims of an HTTP request. Raises UnauthorizedError."""
@@ -99,18 +154,65 @@ class Broker:
             return claims
         if header is None:
             raise UnauthorizedError("MissingToken: The authorization header was not found.")
-        claims.add(self.authority.grant(header, resource, self.now_ms()))
+        now = self.now_ms()
+        if header[: len(BEARER)].lower() == BEARER.lower():
+            claims.add(self.jwt.verify(header[len(BEARER) :].strip(), path_of(resource), now))
+        else:
+            claims.add(self.authority.grant(header, resource, now))
         return claims
 
+    def login(self, name: str, key: str) -> list[Grant]:
+        """What the name and key of a policy allow (SASL PLAIN); empty: they prove nothing."""
+        return self.authority.login(name, key, self._entities_with(name))
+
+    def replace_policies(self, policies: tuple[Policy, ...], trust: JwtTrust | None) -> None:
+        """Other keys of the namespace from now on; what rested on the old ones ends."""
+        assert not self.is_open, "an open broker has no keys"
+        self.authority.replace(policies, trust)
+        self.review()
+
+    def review(self) -> None:
+        """Every connection looks at its claims again."""
+        for holder in list(self.holders):
+            holder.review()
+
+    def _entities_with(self, policy_name: str) -> Iterator[str]:
+        found = 0
+        for entity in self.namespace.entities:
+            rules = getattr(entity.settings, "authorization_rules", ())
+            if found < _MAX_LOGIN_ENTITIES and any(rule.name == policy_name for rule in rules):
+                found += 1
+                yield entity.path
+
     def _policies_of(self, path: str) -> list[Policy]:
-        """The policies of the queue or topic that a path belongs to."""
+        """The policies of the queue or topic that a path belongs to, down to a topic's rules."""
+        # No entity has the word in its own name, but as the first segment (`names`).
+        above = f"{path}/".partition(f"/{SUBSCRIPTIONS}/")[0].rstrip("/")
         try:
-            entity = split(path).entity
+            entity = split(above).entity
             settings = self.namespace.find(entity).settings
         except Refused:
             return []
         rules = getattr(settings, "authorization_rules", ())
         return [Policy.of(rule) for rule in rules]
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def write_soon(self, write: Callable[[], None]) -> None:
+        """Once what is being answered is answered: what piles up meanwhile is written at once."""
+        self._writers.append(write)
+        if not self._is_answering and len(self._writers) == 1:
+            self._loop.call_soon(self._write)
+
+    def _answering(self, is_answering: bool) -> None:
+        self._is_answering = is_answering
+        if not is_answering:
+            self._write()
+
+    def _write(self) -> None:
+        writers, self._writers = self._writers, []
+        for write in writers:
+            write()
 
     # --- links ------------------------------------------------------------------------------------
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from time import perf_counter
 from typing import Any, Final
 
 from tandem.amqp import performatives as p
@@ -29,7 +31,11 @@ from tandem.amqp.events import (
     SessionEnded,
     WindowOpened,
 )
+from tandem.amqp.events import (
+    Delivery as Delivered,
+)
 from tandem.amqp.link import Link
+from tandem.amqp.session import Session
 from tandem.changes import EntityKind
 from tandem.core.access import Claims, Right, path_of, require_right
 from tandem.core.commands import Command
@@ -42,8 +48,15 @@ from tandem.errors import (
     TandemError,
     UnauthorizedError,
 )
-from tandem.limits import KIB, MAX_BATCH_BYTES
-from tandem.model import Message, Millis, Symbol
+from tandem.limits import (
+    CHURN_PER_S,
+    KIB,
+    MAX_BATCH_BYTES,
+    MAX_CHURN,
+    SECOND_MS,
+    TOKEN_TIMEOUT_MS,
+)
+from tandem.model import NEVER, Message, Millis, Symbol
 from tandem.names import split
 from tandem.server import cbs, management
 from tandem.server.broker import Broker
@@ -70,16 +83,26 @@ class Gateway:
         hang_up: Callable[[], None],
         *,
         peer: str,
+        on_open: Callable[[], None],
     ) -> None:
         self.broker = broker
+        self.turns = broker.turns
         self.claims = broker.new_claims()
         self.peer = peer
         self.reads_all_types = False
         """Whether the peer reads every AMQP type; Microsoft's own codecs do not (WIRE.md §1.6)."""
         self._write = write
         self._hang_up = hang_up
+        self._on_open = on_open
+        self.is_clogged = False
+        """Whether the peer does not take what is sent."""
+        self._churn = 0.0
+        self._churn_ms = 0
+        self._token_due_ms: int | None = None
+        """By when the peer must have brought a token."""
         self._loop = asyncio.get_running_loop()
         self._will_write = False
+        self._has_complained = False
         self._timer: asyncio.TimerHandle | None = None
         self._nodes: dict[tuple[int, str], NodePair] = {}
         """The pairs of request and answer links, by session and node."""
@@ -88,28 +111,72 @@ class Gateway:
             container_id=CONTAINER,
             max_message_size=MAX_BATCH_BYTES,
             use_sasl=not broker.is_open,
+            check_plain=None if broker.is_open else self._log_in,
         )
+        self.connection.tracked = self._tracked
         self._gate = TokenGate(
             broker.authority, self._has_entity, self.random_bits, broker.jwt, broker.is_open
         )
+        self.transactions: set[int] = set()
+        """Those that this peer has declared, and not discharged."""
+        broker.holders.add(self)
         self._set_timer()
 
     def _has_entity(self, path: str) -> bool:
         return path in self.broker.namespace
 
+    def _log_in(self, name: str, key: str) -> bool:
+        """SASL PLAIN: the name and key of a policy."""
+        grants = self.broker.login(name, key)
+        for grant in grants:
+            self.claims.add(grant)
+        if not grants:
+            log.info("%s: refused: no policy has that name and key", self.peer)
+        return bool(grants)
+
     def shut_down(self) -> None:
         """The broker stops: the peer is told, and may try again elsewhere or later."""
-        error = p.Error("amqp:connection:forced", "The broker is stopping.")
-        self.connection.close(error)
+        self._end("amqp:connection:forced", "The broker is stopping.")
+
+    def _end(self, condition: str, why: str) -> None:
+        """Close the connection without waiting for the peer's answer."""
+        self.connection.close(p.Error(condition, why))
         self._write_now()
         self._hang_up()
 
     # --- bytes ------------------------------------------------------------------------------------
 
-    def receive(self, data: bytes) -> None:
-        for event in self.connection.receive_data(data):
-            self._on_event(event)
-        self.write_soon()
+    def receive(self, data: bytes) -> bool:
+        """Work on these bytes, for a turn at most. True if that was not all: `receive(b"")`, in
+        another turn, goes on."""
+        connection = self.connection
+        began = perf_counter()
+        most, turn_s = self.turns.pace(began)
+        until = began + turn_s
+        self.broker.engine.begin_turn()
+        self._will_write = True
+        try:
+            self._on_events(connection.receive_data(data, most))
+            while connection.has_more and perf_counter() < until:
+                self._on_events(connection.receive_data(b"", most))
+        finally:
+            self.broker.engine.end_turn()
+            self._write_now()
+        return connection.has_more
+
+    @property
+    def has_more(self) -> bool:
+        return self.connection.has_more
+
+    def unclogged(self) -> None:
+        self.is_clogged = False
+        for session in self.connection.sessions:
+            self._resume(session)
+
+    def _resume(self, session: Session) -> None:
+        for link in session.links.values():
+            if isinstance(link.context, Outlet):
+                link.context.resume()
 
     @property
     def can_read(self) -> bool:
@@ -118,7 +185,7 @@ class Gateway:
     def write_soon(self) -> None:
         if not self._will_write:
             self._will_write = True
-            self._loop.call_soon(self._write_now)
+            self.broker.write_soon(self._write_now)
 
     def _write_now(self) -> None:
         self._will_write = False
@@ -130,6 +197,7 @@ class Gateway:
 
     def lost(self) -> None:
         """The transport is gone. Locks stay until they run out; sessions are released."""
+        self.broker.holders.discard(self)
         if self._timer is not None:
             self._timer.cancel()
         for session in self.connection.sessions:
@@ -137,53 +205,92 @@ class Gateway:
                 self._forget(link)
 
     def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         now = self.broker.now_ms()
-        deadline = self.connection.next_deadline(now)
-        expiry = self.claims.next_expiry()
-        delay = min(60_000, (deadline or now + 60_000) - now, max(0, expiry - now))
+        steady = self.broker.steady_ms()
+        deadline = self.connection.next_deadline(steady)
+        due = min(deadline or NEVER, self._token_due_ms or NEVER, steady + 60_000)
+        delay = min(due - steady, max(0, self.claims.next_expiry() - now))
         self._timer = self._loop.call_later(max(delay, 5) / 1000, self._tick)
 
     def _tick(self) -> None:
         now = self.broker.now_ms()
-        for event in self.connection.tick(now):
+        for event in self.connection.tick(self.broker.steady_ms()):
             self._on_event(event)
         if self.claims.next_expiry() <= now:
-            self._end_expired(now)
+            self._end_links("ExpiredToken: The token is expired.")
+            self.claims.drop_expired(now)
         self._write_now()
+        if self._token_due_ms is not None and self.claims.grants:
+            self._token_due_ms = None
+        elif self._token_due_ms is not None and self.broker.steady_ms() >= self._token_due_ms:
+            self._end("amqp:connection:forced", "No token was brought to $cbs in time.")
         if not self.connection.is_finished:
             self._set_timer()
 
-    def _end_expired(self, now: int) -> None:
-        """A token ran out and was not renewed: the links that it allowed end (RELIABILITY S10)."""
+    def review(self) -> None:
+        """A key was changed, or a policy is gone: what rested on it ends (RELIABILITY S10)."""
+        self.broker.authority.review(self.claims)
+        self._end_links("InvalidToken: What the token rested on is not there any more.")
+
+    def _end_links(self, why: str) -> None:
+        """A token ran out and was not renewed, or was taken back: the links that it allowed end."""
+        now = self.now_ms()
         for session in self.connection.sessions:
             for link in list(session.links.values()):
                 handler = link.context
                 if isinstance(handler, Inlet | Outlet):
                     right = Right.SEND if isinstance(handler, Inlet) else Right.LISTEN
                     if not self.claims.allows(path_of(handler.path), right, now):
-                        error = UnauthorizedError("ExpiredToken: The token is expired.")
-                        link.detach(self.error_of(error))
+                        link.detach(self.error_of(UnauthorizedError(why)))
                         self._forget(link)
-        for path, grant in list(self.claims.grants.items()):
-            if grant.expires_ms <= now:
-                del self.claims.grants[path]
+                        self.write_soon()
 
     # --- events -----------------------------------------------------------------------------------
 
+    def _on_events(self, events: list[Event]) -> None:
+        """What came together is one row for each link: one command, one commit and one answer serve
+        many messages."""
+        arrived: dict[Link, list[MessageReceived]] = {}
+        decided: list[Dispositions] = []
+        for event in events:
+            if type(event) is MessageReceived:
+                row = arrived.get(event.link)
+                if row is None:
+                    arrived[event.link] = [event]
+                else:
+                    row.append(event)
+            elif type(event) is Dispositions:
+                decided.append(event)
+            else:  # what changes a link comes after what came on it
+                self._on_rows(arrived, decided)
+                arrived, decided = {}, []
+                self._on_event(event)
+        self._on_rows(arrived, decided)
+
+    def _on_rows(
+        self, arrived: dict[Link, list[MessageReceived]], decided: list[Dispositions]
+    ) -> None:
+        for link, row in arrived.items():
+            if link.context is not None:  # else the link was ended while this was on its way
+                link.context.on_messages(row)
+        if decided:
+            self._on_dispositions(decided)
+
     def _on_event(self, event: Event) -> None:
         match event:
-            case MessageReceived():
-                event.link.context.on_message(event)
-            case Dispositions():
-                self._on_dispositions(event)
             case LinkFlow():
                 if event.link.context is not None:
                     event.link.context.on_flow(event)
             case LinkAttached(link):
+                self._count_churn()
                 self._attach(link)
             case LinkDetached(link, error, _, by_peer):
-                if not by_peer:
-                    log.warning("%s: the link %.80r was ended: %s", self.peer, link.name, error)
+                if not by_peer:  # told once for each connection: nobody fills the log with it
+                    level = logging.DEBUG if self._has_complained else logging.WARNING
+                    self._has_complained = True
+                    log.log(level, "%s: the link %.80r was ended: %s", self.peer, link.name, error)
                 self._forget(link)
             case SessionEnded(_, links):
                 for link in links:
@@ -194,26 +301,51 @@ class Gateway:
             case Opened(opened):
                 agent = str((opened.properties or {}).get(USER_AGENT, ""))
                 self.reads_all_types = not agent.startswith(("azsdk-python", "azsdk-net"))
-            case Authenticated() | SessionBegun() | WindowOpened() | Heartbeat():
+                if not self.claims.grants:
+                    self._token_due_ms = self.broker.steady_ms() + TOKEN_TIMEOUT_MS
+                    self._set_timer()
+                self._on_open()
+            case SessionBegun():
+                self._count_churn()
+            case WindowOpened(session):
+                self._resume(session)
+            case Authenticated() | Heartbeat():
                 pass
 
-    def _on_dispositions(self, event: Dispositions) -> None:
-        if not event.as_receiver:
-            return  # the peer settles what it sent: nothing to do
-        if not event.deliveries and not event.settled:
-            # Settled before, or never ours: say so, or the peer waits a minute (WIRE.md §0).
-            text = "The delivery is not unsettled any more."
-            error = p.Error("com.microsoft:message-lock-lost", text)
-            rejected = p.Rejected(error)
-            event.session.answer(event.first, event.last, rejected, as_receiver=False)
-            return
-        by_link: dict[int, tuple[Handler, list[Any]]] = {}
-        for delivery in event.deliveries:
-            handler = delivery.link.context
-            if handler is not None:
-                by_link.setdefault(id(handler), (handler, []))[1].append(delivery)
-        for handler, deliveries in by_link.values():
+    def _on_dispositions(self, events: list[Dispositions]) -> None:
+        """Deliveries of one link that were decided alike are one row."""
+        rows: dict[tuple[int, int, bool], tuple[Handler, Dispositions, list[Delivered]]] = {}
+        for event in events:
+            _, deliveries, state, is_settled, as_receiver, first, last = event
+            if not as_receiver:
+                continue  # the peer settles what it sent: nothing to do
+            if not deliveries and not is_settled:
+                # Settled before, or never ours: say so, or the peer waits a minute (WIRE.md §0).
+                text = "The delivery is not unsettled any more."
+                error = p.Error("com.microsoft:message-lock-lost", text)
+                event.session.answer(first, last, p.Rejected(error), as_receiver=False)
+            for delivery in deliveries:
+                handler = delivery.link.context
+                if handler is None:
+                    continue
+                key = (id(handler), id(state), is_settled)
+                row = rows.get(key)
+                if row is None:
+                    rows[key] = handler, event, [delivery]
+                else:
+                    row[2].append(delivery)
+        for handler, event, deliveries in rows.values():
             handler.on_dispositions(deliveries, event.state, event.settled)
+
+    def _count_churn(self) -> None:
+        """Sessions and links that a peer begins without end, and faster than any honest one."""
+        now = self.broker.steady_ms()
+        self._churn = max(0.0, self._churn - (now - self._churn_ms) * CHURN_PER_S / SECOND_MS) + 1
+        self._churn_ms = now
+        if self._churn > MAX_CHURN and not self.connection.is_over:
+            text = f"More than {CHURN_PER_S} sessions and links were begun each second."
+            log.warning("%s: connection closed: %s", self.peer, text)
+            self._end("amqp:resource-limit-exceeded", text)
 
     def _forget(self, link: Link) -> None:
         handler, link.context = link.context, None
@@ -232,6 +364,8 @@ class Gateway:
         attach = link.remote
         assert attach is not None
         if isinstance(attach.target, p.Coordinator):
+            if not self.claims.is_anybody(self.now_ms()):
+                raise UnauthorizedError("A token is required to declare transactions.")
             link.context = Transactor(self, link)
             link.accept()
             link.grant(100)
@@ -245,6 +379,9 @@ class Gateway:
             return
         where = split(address)
         if where.is_management:
+            # Before the entity is looked for: whoever has no right on it learns nothing (S9).
+            if not self.claims.allows_some(f"{where.path}/{MANAGEMENT}", self.now_ms()):
+                raise UnauthorizedError(f"A token is required for '{address}'.")
             self._check_exists(where.path, address)
             self._attach_node(link, Node(MANAGEMENT, where.path))
         elif link.is_sender:
@@ -261,10 +398,10 @@ class Gateway:
         pair.add(link)
 
     def _attach_inlet(self, link: Link, path: str) -> None:
+        require_right(self.claims, path, Right.SEND, self.broker.now_ms())
         queue = self._check_exists(path, path)
         if queue.kind not in (EntityKind.QUEUE, EntityKind.TOPIC):
             raise NotAllowedError(f"Nothing can be sent to '{queue.path}'.")
-        require_right(self.claims, path, Right.SEND, self.broker.now_ms())
         inlet = link.context = Inlet(self, link, path)
         size = max(queue.max_message_bytes, 256 * KIB)
         if link.accept(max_message_size=size, properties={BATCH_SIZE: size}):
@@ -286,6 +423,8 @@ class Gateway:
             return None, None
         if node.path is None:
             reply = cbs.answer(request, self._gate, self.claims, self.now_ms()).reply
+            self._end_links("InvalidToken: The token was replaced by one that allows less.")
+            self._set_timer()
         else:
             reply = await management.answer(request, node.path, self.claims, self)
         return reply, request.reply_to
@@ -342,3 +481,10 @@ class Gateway:
             tracking,
         )
         return p.Error(error.condition, f"{error} TrackingId:{tracking}")
+
+    def _tracked(self, error: p.Error) -> p.Error:
+        """The same for what the protocol itself refuses: a message too large, a broken frame."""
+        tracking = self.broker.new_tracking_id()
+        said = error.description or error.condition
+        log.info("%s: %s (%s) TrackingId:%s", self.peer, said, error.condition, tracking)
+        return replace(error, description=f"{said} TrackingId:{tracking}")

@@ -23,7 +23,7 @@ from decimal import Decimal
 from functools import lru_cache
 from struct import Struct
 from struct import error as StructError
-from typing import Final
+from typing import Final, NamedTuple
 
 from tandem.amqp.message import (
     DELIVERY_ANNOTATIONS,
@@ -81,6 +81,10 @@ _RIGHT_TYPES: Final = {
 _SMALLEST_LIMIT: Final = min(MAX_MESSAGE_ID, MAX_SESSION_ID, MAX_PARTITION_KEY)
 _EMPTY_MAPS: Final = (b"\xc1\x01\x00", b"\xd1\x00\x00\x00\x04\x00\x00\x00\x00")
 _u32: Final = Struct(">I").unpack_from
+_DATA: Final = b"\x00\x53\x75"
+_MOST_IN_8: Final = 5 + 256
+_data8: Final = Struct(">IB").pack
+_data32: Final = Struct(">II").pack
 
 
 def messages_of(
@@ -93,7 +97,7 @@ def messages_of(
     (`Clock.random_bits`) is asked for 128 for each message without a message id.
     """
     if message_format == SINGLE:
-        return [_taken(payload, random_bits)]
+        return [message_of(payload, random_bits)]
     if message_format != BATCH:
         raise ArgumentError(f"The message format 0x{message_format:08x} is not known.")
     if len(payload) > MAX_BATCH_BYTES:
@@ -103,29 +107,37 @@ def messages_of(
     messages: list[AmqpMessage] = []
     try:
         for inner in batch_messages(payload):
-            messages.append(_taken(inner, random_bits))
+            messages.append(message_of(inner, random_bits))
     except ArgumentError as error:
         raise ArgumentError(f"Message {len(messages) + 1} of the batch: {error}") from None
     return messages
 
 
-def _taken(payload: bytes, random_bits: Callable[[int], int]) -> AmqpMessage:
+def message_of(payload: bytes, random_bits: Callable[[int], int]) -> AmqpMessage:
     """One message. On the way of every send, so it fills the lazy attributes of the message
     itself: once all are filled, nobody looks at `_starts` again, and the payload may change."""
     message = AmqpMessage(payload)
     payload = message.payload
     starts = message._starts
+    head = b""
+    body_size = 0
+    if starts[5] and max(starts) == starts[5]:
+        head = payload[: starts[5] - 3]
+        body_size = len(payload) - len(head)
+        twin = _twins.get(head)
+        if twin is not None:
+            return twin.with_body(payload[len(head) :], random_bits)
     message._fill_properties()
     at = starts[4]
     if at:
         if at > starts[5] > 0:
-            return _taken(_in_order(payload), random_bits)
+            return message_of(_in_order(payload), random_bits)
         properties = _usual_properties(payload, at)
         if properties is None:
             if Decimal in map(type, message.properties.values()):
                 wide = _wide_decimals(payload, at)
                 if wide is not None:
-                    return _taken(wide, random_bits)
+                    return message_of(wide, random_bits)
         else:
             message.properties = properties
         if len(message.properties) > MAX_PROPERTY_COUNT:
@@ -149,7 +161,7 @@ def _taken(payload: bytes, random_bits: Callable[[int], int]) -> AmqpMessage:
     if starts[0] or starts[1] or starts[2]:
         opening, end = _tidy_opening(message, payload, starts)
         if end < 0:
-            return _taken(_in_order(payload), random_bits)
+            return message_of(_in_order(payload), random_bits)
         place = len(opening)
         if payload[:end] != opening:
             payload = opening + payload[end:]
@@ -158,8 +170,73 @@ def _taken(payload: bytes, random_bits: Callable[[int], int]) -> AmqpMessage:
     if message.message_id is None:
         message.message_id = made_up = f"{random_bits(128):032x}"
         payload = _with_id(payload, at, place, made_up)
+        if 0 < len(head) <= _LARGEST_HEAD:
+            _remember(head, payload[: len(payload) - body_size], message)
     message.payload = payload
     return message
+
+
+# --- twins ----------------------------------------------------------------------------------------
+# A sender's messages differ in their bodies, and in the ids that it gives them. Those to which the
+# broker gives the id (no SDK sends one unless asked) often have the same sections before the body,
+# byte for byte: what was read, checked and tidied for one is good for the next.
+
+_LARGEST_HEAD: Final = 1_024
+_MOST_TWINS: Final = 256
+
+
+class Twin(NamedTuple):
+    head: bytes
+    """The sections before the body, as they were sent."""
+    before: bytes
+    """The tidy ones, up to the id,"""
+    behind: bytes
+    """and behind it."""
+    like: AmqpMessage
+
+    def is_head_of(self, payload: bytes) -> bool:
+        """Whether the payload is this head and one data section: then nothing else is in it."""
+        at = len(self.head)
+        size = len(payload) - at
+        if size < _MOST_IN_8:
+            opening = _data8(0x0053_75A0, size - 5) if size >= 5 else b""
+        else:
+            opening = _data32(0x0053_75B0, size - 8)
+        return payload.startswith(opening, at) and payload.startswith(self.head) and bool(opening)
+
+    def with_body(self, body: bytes, random_bits: Callable[[int], int]) -> AmqpMessage:
+        made_up = f"{random_bits(128):032x}"
+        payload = b"".join((self.before, made_up.encode(), self.behind, body))
+        return self.like.twin(payload, made_up)
+
+
+_twins: dict[bytes, Twin] = {}
+
+
+def _remember(head: bytes, tidy: bytes, message: AmqpMessage) -> None:
+    before, _, behind = tidy.partition(str(message.message_id).encode())
+    if len(_twins) >= _MOST_TWINS:
+        _twins.clear()
+    _twins[head] = Twin(head, before, behind, message.twin(b"", ""))
+
+
+class Intake:
+    """Takes single messages of one sender: most are twins of the one before."""
+
+    __slots__ = ("_last", "_random_bits")
+
+    def __init__(self, random_bits: Callable[[int], int]) -> None:
+        self._random_bits = random_bits
+        self._last: Twin | None = None
+
+    def take(self, payload: bytes) -> AmqpMessage:
+        """As `message_of`."""
+        last = self._last
+        if last is not None and last.is_head_of(payload):
+            return last.with_body(payload[len(last.head) :], self._random_bits)
+        message = message_of(payload, self._random_bits)
+        self._last = _twins.get(payload[: payload.find(_DATA)])
+        return message
 
 
 # --- application properties -----------------------------------------------------------------------

@@ -18,14 +18,20 @@ from tandem.amqp import types
 from tandem.amqp.events import Delivery as Unsettled
 from tandem.amqp.events import LinkFlow, MessageReceived
 from tandem.amqp.link import Link
-from tandem.amqp.message import VALUE, sections
+from tandem.amqp.message import VALUE, AmqpMessage, sections
 from tandem.changes import Mode
 from tandem.core import commands as c
 from tandem.core.effects import Attached, Deliver, Effect, LinkClosed, SessionGranted
-from tandem.errors import NotAllowedError, ProtocolError, TandemError
-from tandem.limits import MAX_CREDIT
-from tandem.model import NO_EDITS, Edits, Symbol, Value
-from tandem.server.incoming import messages_of
+from tandem.errors import ArgumentError, NotAllowedError, ProtocolError, TandemError
+from tandem.limits import (
+    DEFAULT_MESSAGE_KB,
+    KIB,
+    MAX_HANDED_OUT,
+    MAX_HANDED_OUT_BYTES,
+    MAX_UNSETTLED,
+)
+from tandem.model import NEVER, NO_EDITS, Edits, Symbol, Value
+from tandem.server.incoming import SINGLE, Intake, messages_of
 from tandem.server.outgoing import delivery_tag, render
 
 if TYPE_CHECKING:
@@ -35,6 +41,9 @@ SESSION_FILTER: Final = Symbol("com.microsoft:session-filter")
 LOCKED_UNTIL: Final = Symbol("com.microsoft:locked-until-utc")
 TIMEOUT: Final = Symbol("com.microsoft:timeout")
 BATCH_SIZE: Final = Symbol("com.microsoft:max-message-batch-size")
+UNCOUNTED: Final = "x-tandem-uncounted"
+"""Among the properties to modify: an abandoned message goes back with the others, and this delivery
+does not count. What delivery-failed says is no use for it: clients say anything (WIRE.md §0)."""
 DEAD_LETTER_CONDITION: Final = "com.microsoft:dead-letter"
 SECTION_HEAD: Final = 3
 """Bytes of a section's descriptor, `00 53 xx`."""
@@ -47,7 +56,7 @@ _MODIFIED_DONE: Final = p.Modified()
 class Handler(Protocol):
     """What the gateway calls on the context of a link."""
 
-    def on_message(self, event: MessageReceived) -> None: ...
+    def on_messages(self, events: list[MessageReceived]) -> None: ...
     def on_flow(self, event: LinkFlow) -> None: ...
     def on_dispositions(
         self, deliveries: list[Unsettled], state: p.DeliveryState | None, is_settled: bool
@@ -63,35 +72,71 @@ class Inlet:
         self.link = link
         self.path = path
         self.number = gateway.broker.register(self)
+        self._intake = Intake(gateway.broker.clock.random_bits)
 
     def grant(self) -> None:
         """Let the peer send more, unless the disk cannot keep up."""
         if self.link.credit < _SEND_CREDIT // 2 and not self.gateway.broker.engine.is_congested:
             self.link.grant(_SEND_CREDIT)
 
-    def on_message(self, event: MessageReceived) -> None:
-        broker = self.gateway.broker
-        transaction, _ = _transaction(event.state)
+    def on_messages(self, events: list[MessageReceived]) -> None:
+        """Messages that came together are one command, each for itself; a batch or a part of a
+        transaction is a command of its own."""
+        take = self._intake.take
+        row: list[AmqpMessage] = []
+        ids: list[int | None] = []
+        for event in events:
+            _, delivery_id, _, payload, message_format, is_settled, state = event
+            try:
+                if message_format == SINGLE and state is None:
+                    row.append(take(payload))
+                    ids.append(None if is_settled else delivery_id)
+                    continue
+                self._send(row, ids)
+                row, ids = [], []
+                random_bits = self.gateway.random_bits
+                self._send_batch(event, messages_of(payload, message_format, random_bits))
+            except TandemError as error:
+                self._done(delivery_id, is_settled, state, error)
+        self._send(row, ids)
+
+    def _send(self, row: list[AmqpMessage], ids: list[int | None]) -> None:
+        if row:
+            command = c.Send(self.path, row, self.number, each=True)
+            self.gateway.broker.submit(command, self.gateway.claims, partial(self._row_done, ids))
+
+    def _send_batch(self, event: MessageReceived, messages: list[AmqpMessage]) -> None:
+        transaction, _ = _transaction(self.gateway, event.state)
         done = partial(self._done, event.delivery_id, event.settled, event.state)
-        try:
-            messages = messages_of(event.payload, event.message_format, broker.clock.random_bits)
-        except TandemError as error:
-            done(error)
-            return
         command = c.Send(self.path, messages, self.number, transaction)
-        broker.submit(command, self.gateway.claims, done)
+        self.gateway.broker.submit(command, self.gateway.claims, done)
+
+    def _row_done(self, ids: list[int | None], reply: Any) -> None:
+        if isinstance(reply, TandemError):
+            reply = [reply] * len(ids)
+        accepted: list[int] = []
+        for delivery_id, answer in zip(ids, reply, strict=True):
+            if delivery_id is None:
+                continue
+            if type(answer) is int:
+                accepted.append(delivery_id)
+            else:
+                self.link.settle([delivery_id], p.Rejected(self.gateway.error_of(answer)))
+        if accepted:
+            self.link.settle(accepted, p.ACCEPTED)
+        self.grant()
+        self.gateway.write_soon()
 
     def _done(
         self, delivery_id: int, is_settled: bool, state: p.DeliveryState | None, reply: Any
     ) -> None:
         if not is_settled:
-            outcome: p.Outcome = p.ACCEPTED
+            outcome: p.DeliveryState = p.ACCEPTED
             if isinstance(reply, TandemError):
                 outcome = p.Rejected(self.gateway.error_of(reply))
-            settled: p.DeliveryState = outcome
-            if isinstance(state, p.TransactionalState) and outcome is p.ACCEPTED:
-                settled = p.TransactionalState(state.txn_id, outcome)
-            self.link.settle([delivery_id], settled)
+            elif isinstance(state, p.TransactionalState):
+                outcome = p.TransactionalState(state.txn_id, p.ACCEPTED)
+            self.link.settle([delivery_id], outcome)
         self.grant()
         self.gateway.write_soon()
 
@@ -124,6 +169,13 @@ class Outlet:
         self.mode = Mode.RECEIVE_AND_DELETE if is_settled else Mode.PEEK_LOCK
         self.number = gateway.broker.register(self)
         self.session_id: str | None = None
+        self._received = 0
+        """How many messages the broker has handed to this link."""
+        self._at_once = 1
+        self._asked_up_to = 0
+        """Of `_received`: then the next handful is asked for."""
+        self._is_held = False
+        """Whether the peer wants messages, and first has to take or to settle those it has."""
         self._renewal: asyncio.TimerHandle | None = None
 
     def open(self) -> None:
@@ -153,11 +205,17 @@ class Outlet:
         source = remote.source or p.Source()
         properties: dict[object, object] = {}
         self.session_id = session_id
+        # The answer has the filters that are in force (AMQP 1.0 §3.5.3): of others, a JMS selector
+        # among them, the peer must not believe that they are.
+        kept = None if session_id is None else {SESSION_FILTER: session_id}
+        source = replace(source, filter=kept)
         if session_id is not None:
-            kept = {**(source.filter or {}), SESSION_FILTER: session_id}
-            source = replace(source, filter=kept)
             ticks = _UNIX_EPOCH_TICKS + locked_until_ms * 10_000
             properties[LOCKED_UNTIL] = types.Long(ticks)
+        size = self.gateway.namespace.find(self.path).max_message_bytes
+        if size == NEVER:  # a subscription, a dead-letter queue: what came in is in
+            size = DEFAULT_MESSAGE_KB * KIB
+        self._at_once = _at_once(size)
         if self.link.accept(source=source, properties=properties) and session_id is not None:
             self._keep_session(locked_until_ms)
         self.gateway.write_soon()
@@ -183,20 +241,41 @@ class Outlet:
         self.gateway.broker.unregister(self.number)
         self.gateway.write_soon()
 
-    def on_message(self, event: MessageReceived) -> None:
+    def on_messages(self, events: list[MessageReceived]) -> None:
         """Nothing comes in on this link."""
 
     def on_flow(self, event: LinkFlow) -> None:
-        broker = self.gateway.broker
-        credit = min(event.credit, MAX_CREDIT)
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Ask the broker for a handful of what the peer has credit for: no more than it takes, and
+        not so many at once that others wait for them (RELIABILITY.md H7)."""
+        broker, link = self.gateway.broker, self.link
+        if link.context is not self:
+            return  # it has gone meanwhile
+        credit = min(link.credit, self._at_once, MAX_UNSETTLED - link.unsettled)
+        self._is_held = link.credit > 0 and (
+            credit <= 0 or self.gateway.is_clogged or link.session.is_blocked
+        )
+        if self._is_held:
+            credit = 0
+        self._asked_up_to = self._received + credit
         nonce = broker.clock.random_bits(64)
-        command = c.Flow(self.number, credit, nonce, event.drain)
-        broker.submit(command, self.gateway.claims, partial(self._flowed, event.drain))
+        command = c.Flow(self.number, credit, nonce, link.is_draining, self._received)
+        broker.submit(command, self.gateway.claims, partial(self._flowed, link.is_draining))
 
     def _flowed(self, is_drain: bool, reply: Any) -> None:
         if is_drain:
+            if self._received >= self._asked_up_to and self.link.credit > 0:
+                return  # not all of it was asked for yet
             self.link.drained()
             self.gateway.write_soon()
+
+    def resume(self) -> None:
+        """The peer takes messages again, or has settled some."""
+        if self._is_held:
+            self._is_held = False
+            self.gateway.broker.turns.add(self)
 
     def on_effect(self, effect: Effect) -> None:
         match effect:
@@ -204,15 +283,19 @@ class Outlet:
                 self._deliver(deliveries)
             case SessionGranted(_, session_id, locked_until_ms):
                 self._accept(session_id, locked_until_ms)
+            case LinkClosed(_, error) if self.link.local is None:
+                self._refuse(error)  # it still waited for a session
             case LinkClosed(_, error):
                 self.link.detach(self.gateway.error_of(error))
         self.gateway.write_soon()
 
     def _deliver(self, deliveries: list[Any]) -> None:
         gateway, link = self.gateway, self.link
+        self._received += len(deliveries)
         is_settled = self.mode is Mode.RECEIVE_AND_DELETE
         queue = gateway.namespace.find(self.path)
         is_partitioned = len(queue.parts) > 1
+        body = gateway.broker.engine.body
         for delivery in deliveries:
             if link.credit <= 0:
                 # The peer took its credit back, or went, while this was on its way. Received and
@@ -222,7 +305,7 @@ class Outlet:
                     gateway.broker.submit(command, gateway.claims, _ignore)
                 continue
             parts = render(
-                gateway.broker.engine.body(delivery.body),
+                body(delivery.body),
                 delivery,
                 is_settled=is_settled,
                 entity_ttl_ms=queue.ttl_ms,
@@ -230,47 +313,43 @@ class Outlet:
                 reads_all_types=gateway.reads_all_types,
             )
             link.deliver(delivery_tag(delivery), parts, settled=is_settled)
+        if self._received >= self._asked_up_to and link.credit > 0:
+            self._at_once = _at_once(sum(map(len, parts)))
+            gateway.broker.turns.add(self)
 
     def on_dispositions(
         self, deliveries: list[Unsettled], state: p.DeliveryState | None, is_settled: bool
     ) -> None:
-        broker = self.gateway.broker
-        transaction, outcome = _transaction(state)
         try:
+            transaction, outcome = _transaction(self.gateway, state)
             command, echo = _settlement(outcome, self.path, [d.tag for d in deliveries])
         except TandemError as error:
             self._settled(deliveries, _REJECTED_DONE, is_settled, error)
             return
         command.transaction = transaction
+        command.each = transaction is None  # one lost lock does not spoil the others
+        command.is_awaited = not is_settled
         answer: p.DeliveryState = echo
         if isinstance(state, p.TransactionalState):
             answer = p.TransactionalState(state.txn_id, echo)
-        if len(deliveries) == 1 or is_settled:
-            done = partial(self._settled, deliveries, answer, is_settled)
-            broker.submit(command, self.gateway.claims, done)
-            return
-        # A range: each on its own, so that one lost lock does not spoil the others.
-        for delivery in deliveries:
-            single = c.Settle(
-                self.path,
-                (delivery.tag,),
-                command.disposition,
-                command.edits,
-                command.reason,
-                command.description,
-                transaction,
-            )
-            done = partial(self._settled, [delivery], answer, is_settled)
-            broker.submit(single, self.gateway.claims, done)
+        done = partial(self._settled, deliveries, answer, is_settled)
+        self.gateway.broker.submit(command, self.gateway.claims, done)
+        if self._is_held:
+            self.resume()
 
     def _settled(
         self, deliveries: list[Unsettled], answer: p.DeliveryState, is_settled: bool, reply: Any
     ) -> None:
         if is_settled:
             return
-        if isinstance(reply, TandemError):
-            answer = p.Rejected(self.gateway.error_of(reply))
-        self.link.settle([delivery.id for delivery in deliveries], answer)
+        if reply is None:
+            self.link.settle([delivery.id for delivery in deliveries], answer)
+        else:
+            if isinstance(reply, TandemError):
+                reply = [reply] * len(deliveries)
+            for delivery, error in zip(deliveries, reply, strict=True):
+                state = answer if error is None else p.Rejected(self.gateway.error_of(error))
+                self.link.settle([delivery.id], state)
         self.gateway.write_soon()
 
     def on_gone(self) -> None:
@@ -290,7 +369,11 @@ class Transactor:
         self.link = link
         self._open: set[int] = set()
 
-    def on_message(self, event: MessageReceived) -> None:
+    def on_messages(self, events: list[MessageReceived]) -> None:
+        for event in events:
+            self._on_request(event)
+
+    def _on_request(self, event: MessageReceived) -> None:
         broker = self.gateway.broker
         try:
             request = _transaction_request(event.payload)
@@ -307,6 +390,7 @@ class Transactor:
             self._answer(event.delivery_id, p.Rejected(unknown))
             return
         self._open.discard(number)
+        self.gateway.transactions.discard(number)
         done = partial(self._discharged, event.delivery_id)
         broker.submit(c.Discharge(number, request.fail), self.gateway.claims, done)
 
@@ -315,6 +399,7 @@ class Transactor:
             self._answer(delivery_id, p.Rejected(self.gateway.error_of(reply)))
             return
         self._open.add(reply)
+        self.gateway.transactions.add(reply)
         self._answer(delivery_id, p.Declared(transaction_id(reply)))
 
     def _discharged(self, delivery_id: int, reply: Any) -> None:
@@ -338,6 +423,7 @@ class Transactor:
     ) -> None: ...
 
     def on_gone(self) -> None:
+        self.gateway.transactions -= self._open
         for number in self._open:
             command = c.Discharge(number, fail=True)
             self.gateway.broker.submit(command, self.gateway.claims, _ignore)
@@ -361,10 +447,16 @@ def transaction_number(txn_id: bytes) -> int:
     return int.from_bytes(txn_id, "big")
 
 
-def _transaction(state: p.DeliveryState | None) -> tuple[int | None, p.DeliveryState | None]:
-    """The transaction that a state names, and the outcome in it."""
+def _transaction(
+    gateway: Gateway, state: p.DeliveryState | None
+) -> tuple[int | None, p.DeliveryState | None]:
+    """The transaction that a state names, and the outcome in it. Only a transaction of the same
+    connection: nobody puts anything into somebody else's."""
     if isinstance(state, p.TransactionalState):
-        return transaction_number(state.txn_id), state.outcome
+        number = transaction_number(state.txn_id)
+        if number not in gateway.transactions:
+            raise ArgumentError("The transaction does not exist, or is over.")
+        return number, state.outcome
     return None, state
 
 
@@ -393,6 +485,9 @@ def _settlement(
             return c.Settle(path, tokens, c.Disposition.COMPLETE), p.ACCEPTED
         case p.Released():
             return c.Settle(path, tokens, c.Disposition.RELEASE), p.RELEASED
+        case p.Modified(_, None | False, properties) if properties and UNCOUNTED in properties:
+            rest = {key: value for key, value in properties.items() if key != UNCOUNTED}
+            return c.Settle(path, tokens, c.Disposition.RELEASE, _edits(rest)), _MODIFIED_DONE
         case p.Modified(_, is_deferred, properties):
             how = c.Disposition.DEFER if is_deferred else c.Disposition.ABANDON
             return c.Settle(path, tokens, how, _edits(properties)), _MODIFIED_DONE
@@ -428,6 +523,11 @@ def _edits(properties: Mapping[object, object] | None) -> Edits:
             raise NotAllowedError(f"The property '{key}' has a value that is not simple.")
         wanted[str(key)] = value
     return Edits(wanted)
+
+
+def _at_once(size: int) -> int:
+    """How many messages of this size are handed out in one turn."""
+    return max(1, min(MAX_HANDED_OUT, MAX_HANDED_OUT_BYTES // size))
 
 
 def _ignore(reply: Any) -> None:

@@ -1,323 +1,310 @@
 """One port that serves all: it looks at the first bytes and takes AMQP, TLS, HTTP or a WebSocket.
 
-Here are sockets, and nothing else: what the bytes mean is `gateway`, `websocket`, and the HTTP
-handler that `app` gives. The rules: a peer that says nothing is let go after a while; one that does
-not read is not written to, and then not read from; every count has its limit.
+Here are the sockets that listen, who is let in, and what all connections share; one connection is
+`peer`. The rules: every count has its limit; a few are accepted in each turn of the loop, so that a
+flood of them does not keep those waiting who are inside.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import gc
+import ipaddress
 import logging
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Callable
+from itertools import islice
+from typing import Any, Final
 
-from tandem import http
-from tandem.errors import ProtocolError
-from tandem.limits import MAX_CONNECTIONS, MAX_OUTPUT_BUFFER, MAX_TLS_HANDSHAKES, SASL_TIMEOUT_MS
-from tandem.server import websocket
+from tandem.limits import DOOR_SILENCE_MS, MAX_CONNECTIONS, MAX_OUTPUT_TOTAL, SECOND_MS
 from tandem.server.broker import Broker
-from tandem.server.gateway import Gateway
-from tandem.store.api import Buffer
+from tandem.server.door import Answer, Door
+from tandem.server.peer import Peer
+from tandem.server.tls import Handshakes, harden
+from tandem.server.web import HttpHandler
 
 log = logging.getLogger("tandem.server")
 
-HttpHandler: TypeAlias = Callable[[http.Request], Awaitable[http.Response]]
-_PATIENCE_S: Final = SASL_TIMEOUT_MS / 1000
-_TLS_RECORD: Final = b"\x16\x03"
-_AMQP: Final = b"AMQP"
 _BACKLOG: Final = 1_024
+_ACCEPTED_AT_ONCE: Final = 2
 _LOOK_AGAIN_S: Final = 0.005
 """How soon a peer that was held back is looked at again: about one commit."""
+_SILENCE_S: Final = DOOR_SILENCE_MS / SECOND_MS
+_MAKE_ROOM_S: Final = 0.01
+_TIDY_AFTER: Final = 1_000
+_TIDY_S: Final = 60.0
+_COMPLAIN_EVERY_S: Final = 10.0
+_NO_SUCH_FAMILY: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+"""How a machine without IPv6 says so."""
 
 
 class Listener:
-    """A bound port. `tls` None: TLS is refused."""
+    """Bound ports. `tls` None: TLS is refused. `is_loopback_only`: so is every peer that is not on
+    this machine, by its own address and not by the one it came to (RELIABILITY.md S12)."""
 
     def __init__(
-        self, broker: Broker, serve_http: HttpHandler, tls: ssl.SSLContext | None = None
+        self,
+        broker: Broker,
+        serve_http: HttpHandler,
+        tls: ssl.SSLContext | None = None,
+        *,
+        is_loopback_only: bool = False,
+        max_connections: int = MAX_CONNECTIONS,
+        door: Door[socket.socket] | None = None,
     ) -> None:
         self.broker = broker
         self.serve_http = serve_http
-        self.tls = tls
+        self.tls = None if tls is None else harden(tls)
+        self.loop = asyncio.get_running_loop()
+        self.handshakes = Handshakes()
         self.peers: set[Peer] = set()
+        self.door: Door[socket.socket] = door or Door()
+        self._is_loopback_only = is_loopback_only
+        self._max_connections = max_connections
+        self._strangers: dict[Peer, None] = {}
+        """Inside, and not known yet; the oldest first."""
+        self._held_back: set[Peer] = set()
+        self._clogged: set[Peer] = set()
         self._sockets: list[socket.socket] = []
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._handshakes = asyncio.Semaphore(MAX_TLS_HANDSHAKES)
-        self._loop = asyncio.get_running_loop()
+        self._arriving: set[asyncio.Task[None]] = set()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._gone = 0
+        self._complained_at = -_COMPLAIN_EVERY_S
 
     async def bind(self, host: str, port: int) -> int:
-        """Listen on every address of `host`; 0 takes a free port. Returns the port."""
-        found = await self._loop.getaddrinfo(
+        """Listen on every address of `host`, or on none; 0 takes a free port. Returns the port."""
+        found = await self.loop.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        for family, kind, protocol, _, address in dict.fromkeys(found):
-            listening = socket.socket(family, kind, protocol)
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        bound: list[socket.socket] = []
+        for family, kind, protocol, _, address in sorted(dict.fromkeys(found)):
             try:
-                listening.bind((address[0], port, *address[2:]))
+                listening = _listening(family, kind, protocol, (address[0], port, *address[2:]))
             except OSError as error:
-                listening.close()
-                if self._sockets and family == socket.AF_INET6:
-                    continue  # a machine without IPv6
-                raise OSError(f"cannot listen on {address[0]}:{port}: {error.strerror}") from error
-            listening.listen(_BACKLOG)
-            listening.setblocking(False)
+                if bound and error.errno in _NO_SUCH_FAMILY:
+                    continue
+                for each in bound:
+                    each.close()
+                why = f"cannot listen on {address[0]}:{port}: {error.strerror}"
+                raise OSError(error.errno, why) from error
+            bound.append(listening)
             port = listening.getsockname()[1]
+        for listening in bound:
             self._sockets.append(listening)
-            self._start(self._accept(listening))
+            self.listen_to(listening)
         return port
 
     async def close(self) -> None:
         """Take no more peers, and let go of those that are there."""
-        for task in list(self._tasks):
-            task.cancel()
         for listening in self._sockets:
+            self.loop.remove_reader(listening.fileno())
             listening.close()
+        for waiting in self.door.waiting:
+            waiting.close()
+        self.door.waiting.clear()
+        for timer in self._timers.values():
+            timer.cancel()
+        for task in list(self._arriving):
+            task.cancel()
         for peer in list(self.peers):
             peer.close()
+        self.handshakes.close()
+        await asyncio.sleep(0)
+        for peer in list(self.peers):
+            peer.abort()
         await asyncio.sleep(0)
 
-    def _start(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    # --- who comes in -----------------------------------------------------------------------------
 
-    async def _accept(self, listening: socket.socket) -> None:
-        while True:
+    def _on_arrival(self, listening: socket.socket) -> None:
+        """Somebody knocks. Those who are inside and ask for little come first."""
+        if self.broker.turns.is_crowded:
+            self.loop.remove_reader(listening.fileno())
+            self.broker.turns.add(_Arrival(self, listening))
+        else:
+            self.accept(listening)
+
+    def accept(self, listening: socket.socket) -> None:
+        for _ in range(_ACCEPTED_AT_ONCE):
             try:
-                accepted, _ = await self._loop.sock_accept(listening)
-            except OSError as error:
-                log.warning("cannot accept: %s", error)
-                await asyncio.sleep(0.1)
-                continue
-            if len(self.peers) >= MAX_CONNECTIONS:
-                log.warning("ConnectionsQuotaExceeded: %d connections are open", len(self.peers))
+                accepted, name = listening.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:  # no descriptors left: those who come wait in the queue
+                self._complain(f"cannot accept: {error}")
+                self.loop.remove_reader(listening.fileno())
+                self._later("accept", 0.1, self._listen_again)
+                return
+            if self._is_loopback_only and not is_loopback(name[0]):
+                self._complain(f"{name[0]}: refused: only peers on this machine are served")
                 accepted.close()
                 continue
-            self._start(self._take(accepted))
+            if len(self.peers) + len(self._arriving) >= self._max_connections:
+                self._complain(f"ConnectionsQuotaExceeded: {len(self.peers)} are open")
+                accepted.close()
+                continue
+            address = _network(name[0])
+            match self.door.knock(address, accepted):
+                case Answer.COME_IN:
+                    self._let_in(accepted, address)
+                case Answer.WAIT:
+                    self.make_room_soon()
+                case Answer.GO_AWAY:
+                    self._complain(f"too many unauthenticated connections: {address} has to wait")
+                    accepted.close()
 
-    async def _take(self, accepted: socket.socket) -> None:
-        """Look at the first bytes without taking them, then hand the socket over."""
+    def _listen_again(self) -> None:
+        for listening in self._sockets:
+            self.listen_to(listening)
+
+    def listen_to(self, listening: socket.socket) -> None:
+        self.loop.add_reader(listening.fileno(), self._on_arrival, listening)
+
+    def _let_in(self, accepted: socket.socket, address: str) -> None:
+        task = self.loop.create_task(self._take(accepted, address))
+        self._arriving.add(task)
+        task.add_done_callback(self._arriving.discard)
+
+    async def _take(self, accepted: socket.socket, address: str) -> None:
         try:
             accepted.setblocking(False)
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            async with asyncio.timeout(_PATIENCE_S):
-                first = await self._peek(accepted)
-            if not first.startswith(_TLS_RECORD):
-                await self._loop.connect_accepted_socket(lambda: Peer(self), accepted)
-            elif self.tls is None:
-                accepted.close()
-            else:
-                async with self._handshakes:
-                    await self._loop.connect_accepted_socket(
-                        lambda: Peer(self),
-                        accepted,
-                        ssl=self.tls,
-                        ssl_handshake_timeout=_PATIENCE_S,
-                    )
-        except (OSError, TimeoutError, ssl.SSLError) as error:
+            peer = Peer(self, address)
+            self._strangers[peer] = None
+            await self.loop.connect_accepted_socket(lambda: peer, accepted)
+        except OSError as error:
             log.debug("a peer went before it had begun: %s", error)
             with contextlib.suppress(OSError):
                 accepted.close()
+            self.became_known(peer)
 
-    async def _peek(self, accepted: socket.socket) -> bytes:
-        while True:
-            readable: asyncio.Future[None] = self._loop.create_future()
-            self._loop.add_reader(accepted.fileno(), _resolve, readable)
-            try:
-                await readable
-            finally:
-                self._loop.remove_reader(accepted.fileno())
-            with contextlib.suppress(BlockingIOError):
-                first = accepted.recv(len(_TLS_RECORD), socket.MSG_PEEK)
-                if not first:
-                    raise ConnectionResetError("nothing came")
-                if len(first) == len(_TLS_RECORD):
-                    return first
-                await asyncio.sleep(0.01)
-
-
-class Peer(asyncio.Protocol):
-    """One connection, plain or inside TLS: AMQP, HTTP, or AMQP inside a WebSocket."""
-
-    def __init__(self, listener: Listener) -> None:
-        self._listener = listener
-        self._transport: asyncio.Transport
-        self._first = bytearray()
-        self._gateway: Gateway | None = None
-        self._parser: http.Parser | None = None
-        self._socket: websocket.WebSocket | None = None
-        self._requests: asyncio.Queue[http.Request] = asyncio.Queue()
-        self._serving: asyncio.Task[None] | None = None
-        self._is_held_back = False
-        self._is_clogged = False
-        self._patience: asyncio.TimerHandle | None = None
-
-    # --- the transport ----------------------------------------------------------------------------
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=MAX_OUTPUT_BUFFER)
-        self._listener.peers.add(self)
-        loop = asyncio.get_running_loop()
-        self._patience = loop.call_later(_PATIENCE_S, self._lose_patience)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._listener.peers.discard(self)
-        if self._patience is not None:
-            self._patience.cancel()
-        if self._serving is not None:
-            self._serving.cancel()
-        if self._gateway is not None:
-            self._gateway.lost()
-            self._gateway = None
-
-    def data_received(self, data: bytes) -> None:
-        if self._socket is not None:
-            self._receive_framed(data)
-        elif self._gateway is not None:
-            self._gateway.receive(data)
-            self._hold_back()
-        elif self._parser is not None:
-            self._on_http(self._parser.feed(data))
-        else:
-            self._first += data
-            if len(self._first) >= len(_AMQP):
-                self._decide(bytes(self._first))
-
-    def pause_writing(self) -> None:
-        """The peer does not read: then it is not read from either."""
-        self._is_clogged = True
-        self._hold_back()
-
-    def resume_writing(self) -> None:
-        self._is_clogged = False
-        self._hold_back()
-
-    def _hold_back(self) -> None:
-        """Read from the peer, or do not: not while it does not read, has too much unsettled, or the
-        disk cannot keep up with everybody. Nothing is buffered instead."""
-        may_read = not self._is_clogged and (self._gateway is None or self._gateway.can_read)
-        if self._transport.is_closing():
-            return
-        if may_read and self._is_held_back:
-            self._transport.resume_reading()
-        elif not may_read and not self._is_held_back:
-            self._transport.pause_reading()
-        self._is_held_back = not may_read
-        if self._is_held_back and not self._is_clogged:
-            asyncio.get_running_loop().call_later(_LOOK_AGAIN_S, self._hold_back)
-
-    def close(self) -> None:
-        if self._gateway is not None:
-            self._gateway.shut_down()
-        else:
-            self._transport.close()
-
-    def _lose_patience(self) -> None:
-        if self._gateway is None and self._parser is None:
-            self._transport.abort()
-
-    @property
-    def _name(self) -> str:
-        name = self._transport.get_extra_info("peername")
-        return f"{name[0]}:{name[1]}" if name else "a peer"
-
-    # --- which protocol ---------------------------------------------------------------------------
-
-    def _decide(self, data: bytes) -> None:
-        self._first.clear()
-        if data.startswith(_AMQP):
-            self._begin_amqp(self._write)
-            assert self._gateway is not None
-            self._gateway.receive(data)
-        else:
-            self._parser = http.Parser()
-            self._serving = asyncio.ensure_future(self._serve())
-            self._on_http(self._parser.feed(data))
-
-    def _begin_amqp(self, write: Callable[[Sequence[Buffer]], None]) -> None:
-        self._gateway = Gateway(
-            self._listener.broker, write, self._transport.close, peer=self._name
-        )
-
-    def _write(self, data: Sequence[Buffer]) -> None:
-        self._transport.writelines(data)
-
-    # --- HTTP -------------------------------------------------------------------------------------
-
-    def _on_http(self, events: list[http.Event]) -> None:
-        for event in events:
-            match event:
-                case http.Request():
-                    if event.is_upgrade:
-                        self._upgrade(event)
-                        return
-                    self._requests.put_nowait(event)
-                case http.Expected():
-                    self._transport.write(http.CONTINUE)
-                case http.Broken(response):
-                    self._transport.write(http.encode(response, keep_alive=False))
-                    self._transport.close()
-
-    async def _serve(self) -> None:
-        """Requests of one connection are answered in their order."""
-        while True:
-            request = await self._requests.get()
-            response = await self._listener.serve_http(request)
-            is_head = request.method == "HEAD"
-            self._transport.write(
-                http.encode(response, keep_alive=request.keep_alive, is_head=is_head)
+    def _make_room(self) -> None:
+        """Somebody waits: strangers that say nothing go, a few at a time."""
+        if self.door.waiting or self.handshakes.waiting:
+            since = self.loop.time() - _SILENCE_S
+            silent = (
+                peer
+                for peer in self._strangers
+                if peer.heard_at < since and not peer.is_busy and peer in self.peers
             )
-            if not request.keep_alive:
-                self._transport.close()
-                return
+            for peer in list(islice(silent, _ACCEPTED_AT_ONCE)):
+                peer.abort()
+            self.make_room_soon()
 
-    # --- WebSocket --------------------------------------------------------------------------------
+    def make_room_soon(self) -> None:
+        self._later("door", _MAKE_ROOM_S, self._make_room)
 
-    def _upgrade(self, request: http.Request) -> None:
-        assert self._parser is not None
-        response = websocket.answer(request)
-        self._transport.write(http.encode(response, keep_alive=response.status == 101))
-        if response.status != 101:
-            self._transport.close()
-            return
-        rest = self._parser.rest()
-        self._parser = None
-        self._socket = websocket.WebSocket()
-        self._begin_amqp(self._write_framed)
-        if rest:
-            self._receive_framed(rest)
+    def became_known(self, peer: Peer) -> None:
+        """A stranger has gone, or is none any more: the next may come in."""
+        if peer in self._strangers:
+            del self._strangers[peer]
+            self.door.leave(peer.address)
+            while (following := self.door.next()) is not None:
+                address, accepted = following
+                self._let_in(accepted, address)
 
-    def _receive_framed(self, data: bytes) -> None:
-        assert self._socket is not None
-        try:
-            stream = self._socket.receive(data)
-        except ProtocolError as error:
-            log.info("%s: %s", self._name, error)
-            self._transport.close()
-            return
-        if stream and self._gateway is not None:
-            self._gateway.receive(stream)
-            self._hold_back()
-        if self._socket.out:
-            self._transport.writelines(self._socket.out)
-            self._socket.out.clear()
-        if self._socket.is_closed:
-            self._transport.close()
+    def lost(self, peer: Peer) -> None:
+        self.peers.discard(peer)
+        self._held_back.discard(peer)
+        self._clogged.discard(peer)
+        self.became_known(peer)
+        self._gone += 1
+        if self._gone >= _TIDY_AFTER:
+            self._later("tidy", _TIDY_S, self._tidy)
 
-    def _write_framed(self, data: Sequence[Buffer]) -> None:
-        size = sum(map(len, data))
-        self._transport.writelines([websocket.framed(size), *data])
+    def _tidy(self) -> None:
+        """Connections leave cycles behind; those that lived long are in nobody's way but memory's
+        (`app.prepare_process`)."""
+        self._gone = 0
+        gc.collect()
+
+    def _complain(self, why: str) -> None:
+        """A line in the log, but not one for each connection of a flood."""
+        now = self.loop.time()
+        if now - self._complained_at >= _COMPLAIN_EVERY_S:
+            self._complained_at = now
+            log.warning("%s", why)
+
+    def _later(self, name: str, seconds: float, call: Callable[[], None]) -> None:
+        """Once, however often it is asked for meanwhile."""
+        if name not in self._timers:
+
+            def due() -> None:
+                del self._timers[name]
+                call()
+
+            self._timers[name] = self.loop.call_later(seconds, due)
+
+    # --- who is held back -------------------------------------------------------------------------
+
+    def look_again_at(self, peer: Peer) -> None:
+        self._held_back.add(peer)
+        self._later("held back", _LOOK_AGAIN_S, self._look_again)
+
+    def _look_again(self) -> None:
+        held_back, self._held_back = self._held_back, set()
+        for peer in held_back:
+            peer.hold_back()
+
+    def clogged(self, peer: Peer) -> None:
+        """A peer does not take what is for it. All of them together may hold so much."""
+        self._clogged.add(peer)
+        sizes = {each: each.waiting_bytes for each in self._clogged}
+        if sum(sizes.values()) > MAX_OUTPUT_TOTAL:
+            largest = max(sizes, key=sizes.__getitem__)
+            self._complain(f"too much waits to be read: {sizes[largest]} bytes of one are dropped")
+            largest.abort()
+
+    def unclogged(self, peer: Peer) -> None:
+        self._clogged.discard(peer)
 
 
-def _resolve(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
+def is_loopback(host: str) -> bool:
+    """Whether the address of a peer is one of this machine's own loopback."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+def _listening(family: int, kind: int, protocol: int, address: tuple[Any, ...]) -> socket.socket:
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.bind(address)
+        listening.listen(_BACKLOG)
+        listening.setblocking(False)
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+class _Arrival:
+    """Connections that wait for their turn to be accepted."""
+
+    __slots__ = ("_listener", "_listening")
+
+    def __init__(self, listener: Listener, listening: socket.socket) -> None:
+        self._listener = listener
+        self._listening = listening
+
+    def go_on(self) -> None:
+        if self._listening.fileno() >= 0:  # else we stop
+            self._listener.listen_to(self._listening)
+            self._listener.accept(self._listening)
+
+
+def _network(address: str) -> str:
+    """What counts as one address: of IPv6 the network, since everybody has 2^64 of the others."""
+    if ":" not in address:
+        return address
+    plain = address.partition("%")[0]
+    return str(ipaddress.IPv6Network((plain, 64), strict=False).network_address)

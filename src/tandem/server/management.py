@@ -147,7 +147,8 @@ async def answer(
     text = f"There is no operation '{request.operation:.64}'."
     if operation is not None:
         try:
-            call = _Call(request, path, node_claims(claims), broker, transaction, request.arguments)
+            allowed = node_claims(claims, broker.now_ms())
+            call = _Call(request, path, allowed, broker, transaction, request.arguments)
             async with asyncio.timeout(request.timeout_ms / 1000):
                 return await operation(call)
         except TimeoutError:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 CBS: Final = "$cbs"
 _CREDIT: Final = 100
+_AT_ONCE: Final = 8
 _MOST_WAITING: Final = 1_000
 """Answers for a peer that gives no credit for them; the rest are dropped, and time out there."""
 
@@ -62,13 +63,18 @@ class NodePair:
             # At once, before it is worked on: Python's sender looks at every disposition of the
             # session, and could take a later one for its own (WIRE.md §6.1).
             link.settle([event.delivery_id], p.ACCEPTED)
-        if link.credit < _CREDIT // 2:
-            link.grant(_CREDIT)
+        # For each, though there is credit enough: threads of azure-servicebus that share the link
+        # read a frame at a time, and one that finds none holds up all others for 0.2 s. With one
+        # more to read, its renewer of 300 locks takes 2 s instead of 12, and it has 10.
+        link.grant(_CREDIT)
         task = asyncio.get_running_loop().create_task(self._serve(event.payload))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, payload: bytes) -> None:
+        if len(self._tasks) > _AT_ONCE:
+            # Many at once are served in turn: a hundred pages of 250 messages are a second's work.
+            await self.gateway.turns.turn()
         reply, reply_to = await self.gateway.answer(self.node, payload)
         if reply is not None:
             self._send(reply, reply_to)
@@ -123,7 +129,11 @@ class _End:
         self._pair = pair
         self._link = link
 
-    def on_message(self, event: MessageReceived) -> None:
+    def on_messages(self, events: list[MessageReceived]) -> None:
+        for event in events:
+            self._on_message(event)
+
+    def _on_message(self, event: MessageReceived) -> None:
         self._pair.request(event)
 
     def on_flow(self, event: LinkFlow) -> None:

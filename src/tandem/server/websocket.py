@@ -13,7 +13,7 @@ from typing import Final
 
 from tandem.errors import ProtocolError
 from tandem.http import Request, Response, text
-from tandem.limits import MAX_FRAME_BYTES
+from tandem.limits import FRAMES_AT_ONCE, MAX_FRAME_BYTES
 
 SUBPROTOCOL: Final = "AMQPWSB10"
 PATH: Final = ("$servicebus", "websocket")
@@ -51,13 +51,15 @@ def answer(request: Request) -> Response:
 class WebSocket:
     """The server's end, after the handshake."""
 
-    __slots__ = ("_buffer", "_is_inside", "is_closed", "out")
+    __slots__ = ("_buffer", "_is_inside", "has_more", "is_closed", "out")
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._is_inside = False
         """Whether a message in several frames is under way."""
         self.is_closed = False
+        self.has_more = False
+        """Whether `receive` has left something: call it again, with nothing or with more."""
         self.out: list[bytes] = []
         """Control frames to be written."""
 
@@ -65,10 +67,14 @@ class WebSocket:
         """The bytes of the stream inside. Raises ProtocolError."""
         self._buffer += data
         stream: list[bytes] = []
+        self.has_more = False
+        left = FRAMES_AT_ONCE
         while not self.is_closed:
             frame = self._next_frame()
             if frame is None:
                 break
+            left -= 1
+            self.has_more = left <= 0  # ten thousand empty frames fit one read
             opcode, payload = frame
             if opcode in (_BINARY, _CONTINUATION):
                 stream.append(payload)
@@ -77,6 +83,8 @@ class WebSocket:
             elif opcode == _CLOSE:
                 self.out.append(_header(_CLOSE, len(payload[:2])) + payload[:2])
                 self.is_closed = True
+            if self.has_more:
+                break
         return b"".join(stream)
 
     def _next_frame(self) -> tuple[int, bytes] | None:

@@ -61,6 +61,8 @@ _TYPES: Final = {
 }
 READ_AHEAD: Final = 4096
 """`read_payload` without a better guess reads so much at first: most records in one call."""
+PAGE_BYTES: Final = 64 * 1024
+"""`ReadAhead` reads so much at once."""
 
 
 class _Layout:
@@ -264,29 +266,55 @@ def _decode_other(layout: _Layout, body: bytes, position: int) -> tuple[Change, 
     return change, at
 
 
+class ReadAhead:
+    """Payloads by place. Who reads them in a row, as a backlog is drained, reads the disk once for
+    many: a page of the log is kept, and what lies at a living place never changes."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._page = b""
+        self._begin = 0
+
+    def read_payload(self, place: int, expected: int) -> tuple[int, bytes]:
+        """As the function."""
+        at = place - self._begin
+        if not 0 <= at <= len(self._page) - expected:
+            is_row = 0 <= at <= len(self._page) + PAGE_BYTES
+            self._page = self._store.read(place, max(expected, PAGE_BYTES if is_row else 0))
+            self._begin, at = place, 0
+            if len(self._page) < expected:
+                return read_payload(self._store, place, expected=expected)
+        return _payload_of(self._store, self._page, at, place)
+
+
 def read_payload(store: Store, place: int, *, expected: int = READ_AHEAD) -> tuple[int, bytes]:
     """(number of the body, its payload) of the record at `place`; `expected` is a guess of the
     record's length. Raises CorruptLogError if no such record is there, or if it is damaged."""
-    data = store.read(place, max(expected, _ENQUEUED.size))
-    if len(data) < _PREFIX.size:
+    return _payload_of(store, store.read(place, max(expected, _ENQUEUED.size)), 0, place)
+
+
+def _payload_of(store: Store, data: bytes, at: int, place: int) -> tuple[int, bytes]:
+    """The payload of the record at `place`, of which the beginning, at least, lies in `data`."""
+    if len(data) - at < _PREFIX.size:
         raise _damaged(store, place, "no record")
-    code, rest = _PREFIX.unpack_from(data)
+    code, rest = _PREFIX.unpack_from(data, at)
     layout = _BY_CODE.get(code)
     if layout is not _ENQUEUED and layout is not _BODY_MOVED:
         raise _damaged(store, place, f"a record with code {code} instead of a payload")
     size = rest + 5
-    if len(data) < size:
+    end = at + size
+    if len(data) < end:
         # The length is not to be trusted with memory yet: the store never reads past its end.
-        data += store.read(place + len(data), size - len(data))
-        if len(data) < size:
+        data += store.read(place + len(data) - at, end - len(data))
+        if len(data) < end:
             raise _damaged(store, place, "a record that is too short")
     if size < layout.size:
         raise _damaged(store, place, "a record that is too short")
-    fields = layout.fixed.unpack_from(data)
+    fields = layout.fixed.unpack_from(data, at)
     body: int = fields[5] if layout is _ENQUEUED else fields[2]
     length, checksum = fields[-2:]
     # The payload is last, so its place follows from the end; what lies before is not needed here.
-    payload = data[size - length : size] if length <= size - layout.size else None
+    payload = data[end - length : end] if length <= size - layout.size else None
     if payload is None or crc32(payload, (body ^ body >> 32) & 0xFFFF_FFFF) != checksum:
         raise _damaged(store, place, f"the payload of body {body} fails its checksum")
     return body, payload

@@ -5,75 +5,31 @@ The whole of the SDK's own test-suite is `make sdk-suite`; this is what every co
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 sdk = pytest.importorskip("azure.servicebus")
-http_client = pytest.importorskip("http.client")
-
-from tandem.core.sas import sign  # noqa: E402 - after the SDK was found
-
-QUEUE = (
-    '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml"><QueueDescription '
-    'xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect">{}'
-    "</QueueDescription></content></entry>"
-)
+from tandem.testing import BrokerProcess  # noqa: E402 - after the SDK was found
 
 
-class Server:
-    """`tandem serve` on a free port, with a fresh folder."""
-
-    def __init__(self, folder: Path) -> None:
-        command = [sys.executable, "-m", "tandem.cli", "serve", str(folder), "--port", "0"]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert self.process.stdout is not None
-        self.process.stdout.readline()
-        self.connection_string = self.process.stdout.readline().partition(": ")[2].strip()
-        fields = dict(part.split("=", 1) for part in self.connection_string.strip(";").split(";"))
-        self.host = fields["Endpoint"].removeprefix("sb://")
-        self.key = fields["SharedAccessKey"]
-
-    def create_queue(self, name: str, description: str = "") -> None:
-        """Over plain HTTP: the SDK's administration client only speaks https."""
-        connection = http_client.HTTPConnection(self.host)
-        token = sign(
-            f"http://{self.host}", "RootManageSharedAccessKey", self.key, int(time.time()) + 600
-        )
-        headers = {"Authorization": token, "Content-Type": "application/atom+xml"}
-        body = QUEUE.format(description)
-        connection.request("PUT", f"/{name}?api-version=2021-05", body=body, headers=headers)
-        assert connection.getresponse().status == 201
-        connection.close()
-
-    def client(self) -> Any:
-        return sdk.ServiceBusClient.from_connection_string(self.connection_string)
-
-    def stop(self) -> int:
-        assert self.process.stdout is not None
-        with self.process.stdout:
-            self.process.send_signal(signal.SIGINT)
-            return self.process.wait(30)
+def client_of(server: BrokerProcess) -> Any:
+    return sdk.ServiceBusClient.from_connection_string(server.connection_string)
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    started = Server(tmp_path_factory.mktemp("data"))
-    yield started
-    assert started.stop() == 0, "Ctrl-C is a clean stop"
+def server() -> Iterator[BrokerProcess]:
+    with BrokerProcess.start() as started:
+        yield started
+        assert started.stop() == 0, "Ctrl-C is a clean stop"
 
 
-def test_send_receive_and_settle(server: Server) -> None:
+def test_send_receive_and_settle(server: BrokerProcess) -> None:
     """Single and batched sends; complete, abandon, defer, dead-letter; each read back."""
     server.create_queue("orders")
-    with server.client() as client:
+    with client_of(server) as client:
         with client.get_queue_sender("orders") as sender:
             message = sdk.ServiceBusMessage("first", application_properties={"colour": "red"})
             sender.send_messages(message)
@@ -101,10 +57,10 @@ def test_send_receive_and_settle(server: Server) -> None:
             receiver.complete_message(dead)
 
 
-def test_sessions(server: Server) -> None:
+def test_sessions(server: BrokerProcess) -> None:
     """In order, with a state, for one holder at a time."""
-    server.create_queue("talks", "<RequiresSession>true</RequiresSession>")
-    with server.client() as client:
+    server.create_queue("talks", RequiresSession=True)
+    with client_of(server) as client:
         with client.get_queue_sender("talks") as sender:
             sender.send_messages([sdk.ServiceBusMessage(f"a{n}", session_id="a") for n in range(3)])
         with client.get_queue_receiver("talks", session_id="a", max_wait_time=2) as receiver:
@@ -118,11 +74,10 @@ def test_sessions(server: Server) -> None:
             assert receiver.session.get_state() == b"half way"
 
 
-def test_receive_and_delete_keeps_its_session(server: Server) -> None:
+def test_receive_and_delete_keeps_its_session(server: BrokerProcess) -> None:
     """Nothing is locked that could be lost, so a wait longer than the lock does not end it."""
-    description = "<LockDuration>PT5S</LockDuration><RequiresSession>true</RequiresSession>"
-    server.create_queue("taken", description)
-    with server.client() as client:
+    server.create_queue("taken", LockDuration="PT5S", RequiresSession=True)
+    with client_of(server) as client:
         with client.get_queue_sender("taken") as sender:
             sender.send_messages(sdk.ServiceBusMessage("one", session_id="s"))
         mode = sdk.ServiceBusReceiveMode.RECEIVE_AND_DELETE
@@ -132,11 +87,11 @@ def test_receive_and_delete_keeps_its_session(server: Server) -> None:
             assert [str(message) for message in receiver] == ["one"]
 
 
-def test_schedule_and_cancel(server: Server) -> None:
+def test_schedule_and_cancel(server: BrokerProcess) -> None:
     """A scheduled message comes at its time and not before; a cancelled one does not come."""
     server.create_queue("later")
     soon = datetime.now(UTC) + timedelta(seconds=2)
-    with server.client() as client:
+    with client_of(server) as client:
         with client.get_queue_sender("later") as sender:
             numbers = sender.schedule_messages(
                 [sdk.ServiceBusMessage("kept"), sdk.ServiceBusMessage("cancelled")], soon
@@ -151,11 +106,11 @@ def test_schedule_and_cancel(server: Server) -> None:
             receiver.complete_message(came)
 
 
-def test_what_is_refused_is_said_in_the_sdks_words(server: Server) -> None:
+def test_what_is_refused_is_said_in_the_sdks_words(server: BrokerProcess) -> None:
     """An unknown queue, a message that is too large (T18)."""
     errors = pytest.importorskip("azure.servicebus.exceptions")
     server.create_queue("small")
-    with server.client() as client, client.get_queue_sender("small") as sender:
+    with client_of(server) as client, client.get_queue_sender("small") as sender:
         with pytest.raises(errors.MessageSizeExceededError):
             sender.send_messages(sdk.ServiceBusMessage("x" * 300_000))
         sender.send_messages(sdk.ServiceBusMessage("fits"))

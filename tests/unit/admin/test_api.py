@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tandem.admin.api import AdminApi
-from tandem.admin.atom import ATOM, SERVICE_BUS, Element, content_of, read
+from tandem.atom import ATOM, SERVICE_BUS, Element, content_of, read
 from tandem.core.access import Authority, Claims, Policy, Right, Secret, require
 from tandem.core.commands import Command
 from tandem.core.namespace import Namespace
@@ -154,6 +154,14 @@ def test_names_with_slashes_encoded_or_bare(client: Client) -> None:
     assert "/a/b/Subscriptions/Rules/Rules/$Default?" in document.children[0].text
     assert client("DELETE", target).status == 200
     assert client.names("/a/b/subscriptions/rules/rules") == ["$Default"]
+
+
+def test_a_list_may_end_in_a_slash(client: Client) -> None:
+    """@azure/service-bus lists `topic/Subscriptions/` and `…/Rules/`."""
+    client.put("/topic", "TopicDescription")
+    client.put("/topic/Subscriptions/sub", "SubscriptionDescription")
+    assert client.names("/topic/Subscriptions/?$skip=0") == ["sub"]
+    assert client.names("/topic/Subscriptions/sub/Rules/") == ["$Default"]
 
 
 def test_lists_are_in_order_and_in_pages(client: Client) -> None:

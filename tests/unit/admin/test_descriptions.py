@@ -9,7 +9,6 @@ from uuid import UUID
 
 import pytest
 
-from tandem.admin.atom import INSTANCE, SERVICE_BUS, Element, read
 from tandem.admin.descriptions import (
     Shown,
     namespace_info,
@@ -17,6 +16,7 @@ from tandem.admin.descriptions import (
     read_settings,
     rule_description,
 )
+from tandem.atom import INSTANCE, SERVICE_BUS, Element, read
 from tandem.core.commands import CreateQueue, CreateSubscription, CreateTopic
 from tandem.core.namespace import Namespace
 from tandem.core.rules import (

@@ -263,3 +263,38 @@ def test_server_by_default_wants_sasl() -> None:
     """Who forgets the argument is on the safe side."""
     connection = Connection(Role.SERVER, container_id="x")
     assert closed_with(connection.receive_data(AMQP_HEADER)) is not None
+
+
+def test_a_number_of_frames_at_a_time() -> None:
+    """With a limit the rest waits, in its order, and new bytes come behind it; begin and end count
+    for many."""
+    whole, pieces = Peer().begun(), Peer().begun()
+    for peer in (whole, pieces):
+        peer.receiving()
+        peer.answers()
+    data = b"".join(
+        frame(encode_transfer(0, number, b"t", message_format=0) + b"x") for number in range(20)
+    )
+    expected = whole.connection.receive_data(data)
+    events = pieces.connection.receive_data(data[:-3], 5)
+    assert len(events) == 5
+    assert pieces.connection.has_more
+    events += pieces.connection.receive_data(b"", 5)
+    events += pieces.connection.receive_data(data[-3:], 5)
+    assert len(events) == 15
+    for _ in range(2):
+        events += pieces.connection.receive_data(b"", 5)
+    ids = [event.delivery_id for event in events if isinstance(event, MessageReceived)]
+    assert ids == [event.delivery_id for event in expected if isinstance(event, MessageReceived)]
+    assert ids == list(range(20))
+
+
+def test_a_rest_is_forgotten_with_the_connection() -> None:
+    """After an error nothing of what is left is looked at."""
+    peer = Peer().begun()
+    peer.connection.receive_data(frame(b"") * 3 + b"\x00\x00\x00\x01" * 2 + frame(b"") * 9, 8)
+    while peer.connection.has_more:
+        peer.connection.receive_data(b"", 8)
+    assert peer.connection.is_finished
+    assert peer.connection.is_over
+    assert not peer.connection.has_more

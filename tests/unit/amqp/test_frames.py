@@ -43,10 +43,10 @@ def test_openings_that_are_allowed() -> None:
 def test_buffer_completes_a_frame() -> None:
     """Nothing comes out before the frame is whole; then all at once, and the buffer is empty."""
     buffer = ReceiveBuffer()
-    assert buffer.fill(b"all") == b"all"
+    assert buffer.fill(b"all") == (b"all", 0)
     buffer.keep(frame(b"body")[:9], 100)
     assert buffer.fill(b"od") is None
-    assert buffer.fill(b"y+") == frame(b"body") + b"+"
+    assert buffer.fill(b"y+") == (frame(b"body") + b"+", 0)
     assert len(buffer) == 0
 
 
@@ -54,21 +54,32 @@ def test_buffer_looks_at_the_size_first() -> None:
     """Four bytes are enough to refuse, and eight to look at the rest of the opening."""
     buffer = ReceiveBuffer()
     buffer.keep(b"\x00\x00\x00", 100)
-    whole = buffer.fill(b"\x65")
-    assert whole == b"\x00\x00\x00\x65"
+    assert buffer.fill(b"\x65") == (b"\x00\x00\x00\x65", 0)
     with pytest.raises(ProtocolError):
-        buffer.keep(whole, 100)
+        buffer.keep(b"\x00\x00\x00\x65", 100)
     assert len(buffer) == 0
     buffer.keep(b"\x00\x00\x00\x20\x02", 100)
     assert buffer.fill(b"\x00\x00") is None
     assert buffer.fill(b"\x00") is not None
 
 
+def test_buffer_gives_a_rest_again() -> None:
+    """What was read and not looked at comes first, and without a copy if nothing follows."""
+    buffer = ReceiveBuffer()
+    data = b"done and not done"
+    buffer.rest = (data, 9)
+    filled = buffer.fill(b"")
+    assert filled == (data, 9)
+    buffer.rest = filled
+    assert buffer.fill(b", and more") == (b"not done, and more", 0)
+    assert buffer.rest is None
+
+
 def test_buffer_of_a_header() -> None:
     """Each byte of a protocol header is looked at when it comes."""
     buffer = ReceiveBuffer()
     buffer.keep(b"AM", 100, is_header=True)
-    assert buffer.fill(b"Q") == b"AMQ"
+    assert buffer.fill(b"Q") == (b"AMQ", 0)
 
 
 def test_coalesced() -> None:

@@ -181,3 +181,18 @@ def test_unsolicited_role() -> None:
     assert isinstance(event, LinkAttached)
     event.link.refuse(Error("amqp:not-allowed"))
     assert len([it for it in peer.answers() if not isinstance(it, Begin)]) == 2
+
+
+def test_an_answer_that_does_not_fit_is_heard_of() -> None:
+    """Its owner wanted the link, so it is told of the end; one that it refused itself is not
+    reported."""
+    reported = []
+    for is_wanted in (True, False):
+        peer = Peer().opened(max_frame_size=512).begun()
+        link = peer.attach(is_sender=False, name="n" * 200, source=Source("q" * 300))
+        if is_wanted:
+            assert not link.accept()
+        else:
+            link.refuse(Error("amqp:not-found"))
+        reported.append([type(event) for event in peer.send(Detach(link.remote_handle, True))])
+    assert reported == [[LinkDetached], []]

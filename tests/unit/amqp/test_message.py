@@ -157,6 +157,17 @@ def test_sections_are_bounded() -> None:
         AmqpMessage(tiny * (limits.MAX_SECTIONS + 1))
 
 
+def test_a_message_of_the_most_sections_can_be_edited() -> None:
+    """What the broker adds (an id, properties of a rule) does not count: else a message would be
+    taken that nobody, not even a recovery, could read again."""
+    tiny = t.encode_described(m.DATA, t.encode_binary(b"")) * limits.MAX_SECTIONS
+    whole = edited(tiny, Edits(properties={"a": 1}, system={"MessageId": "m", "PartitionKey": "p"}))
+    assert len(sections(whole)) == limits.MAX_SECTIONS + 3
+    assert AmqpMessage(whole).message_id == "m"
+    with pytest.raises(ProtocolError):
+        AmqpMessage(whole + t.encode_described(m.DATA, t.encode_binary(b"")))
+
+
 @pytest.mark.parametrize(
     ("name", "code"),
     [

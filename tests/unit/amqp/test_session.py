@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tandem.amqp.connection import Role
-from tandem.amqp.events import Dispositions, LinkDetached
+from tandem.amqp.events import Dispositions, LinkDetached, SessionEnded
 from tandem.amqp.performatives import (
     ACCEPTED,
     RECEIVER,
@@ -82,19 +82,86 @@ def test_answers_are_merged_across_calls() -> None:
     link.settle([7], RELEASED)
     link.settle([8], RELEASED, settled=False)
     assert [(it.first, it.last, it.settled) for it in peer.answers()] == [
-        (0, 2, True), (5, 6, True), (4, 4, True), (7, 7, True), (8, 8, False),
+        (0, 2, True), (4, 6, True), (7, 7, True), (8, 8, False),
     ]  # fmt: skip
     assert link.unsettled == 3
 
 
+def test_deliveries_that_share_an_id() -> None:
+    """Coroutines of azure-servicebus that send at once take the same id, and end all that have it
+    by one disposition: it comes when the last of them has its outcome, and not for less."""
+    peer = Peer().begun()
+    one, other = peer.receiving(), peer.receiving(handle=1)
+    for handle in (0, 0, 1):
+        peer.transfer(7, handle=handle)
+    assert (one.unsettled, other.unsettled) == (2, 1)
+    one.settle([7], ACCEPTED)
+    other.settle([7], ACCEPTED)
+    assert peer.answers() == []
+    one.settle([7], ACCEPTED)
+    assert peer.answer() == Disposition(RECEIVER, 7, 7, True, ACCEPTED)
+    assert (one.unsettled, other.unsettled) == (0, 0)
+    one.settle([7], ACCEPTED)
+    assert peer.answers() == []
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (1, 2, 0)])
+def test_of_those_that_share_an_id_one_fails(order: tuple[int, ...]) -> None:
+    """Then the id failed: its sender sends again what may have been stored, and loses nothing."""
+    peer = Peer().begun()
+    link = peer.receiving()
+    for number in (7, 7, 7, 9):
+        peer.transfer(number)
+    outcomes = (Rejected(Error("amqp:internal-error")), ACCEPTED, ACCEPTED)
+    for which in order:
+        link.settle([7, 9] if which == order[-1] else [7], outcomes[which])
+    first, second = peer.answers()
+    assert first == Disposition(RECEIVER, 7, 7, True, outcomes[0])
+    assert second == Disposition(RECEIVER, 9, 9, True, outcomes[order[-1]])
+
+
+def test_a_link_that_ends_leaves_those_of_others_that_share_an_id() -> None:
+    """The rest of them still gets its answer; and so does the id when it comes again."""
+    peer = Peer().begun()
+    peer.receiving()
+    other = peer.receiving(handle=1)
+    for handle in (0, 0, 1):
+        peer.transfer(7, handle=handle)
+    peer.transfer(8)
+    peer.transfer(8)
+    peer.send(Detach(0, True))
+    peer.answers()
+    other.settle([7, 8], ACCEPTED)
+    assert peer.answer() == Disposition(RECEIVER, 7, 7, True, ACCEPTED)
+    for number in (7, 8):
+        peer.transfer(number, handle=1)
+    other.settle([7, 8], ACCEPTED)
+    assert peer.answer() == Disposition(RECEIVER, 7, 8, True, ACCEPTED)
+
+
+def test_a_sender_settles_all_that_share_an_id() -> None:
+    """Nothing is left unsettled, and nothing is answered."""
+    peer = Peer().begun()
+    link = peer.receiving()
+    for _ in range(3):
+        peer.transfer(7)
+    peer.disposition(7, role=SENDER, settled=True, state=ACCEPTED)
+    assert link.unsettled == 0
+    link.settle([7], ACCEPTED)
+    assert peer.answers() == []
+
+
 def test_merging_over_the_wrap() -> None:
-    """The neighbour of 2^32-1 is 0."""
+    """Ids that wrap are two rows: what counts is that each id is answered once."""
     peer = Peer().begun()
     link = peer.receiving()
     for number in (2**32 - 1, 0, 1):
         peer.transfer(number)
     link.settle([2**32 - 1, 0, 1], ACCEPTED)
-    assert peer.answer() == Disposition(RECEIVER, 2**32 - 1, 1, True, ACCEPTED)
+    assert peer.answers() == [
+        Disposition(RECEIVER, 0, 1, True, ACCEPTED),
+        Disposition(RECEIVER, 2**32 - 1, 2**32 - 1, True, ACCEPTED),
+    ]
 
 
 def test_both_roles_do_not_merge() -> None:
@@ -229,3 +296,19 @@ def test_long_reason_of_a_rejection() -> None:
     peer.transfer(0)
     link.settle([0], Rejected(Error("com.microsoft:timeout", "x" * 900)))
     assert peer.answer().state == Rejected(Error("com.microsoft:timeout", "x" * 60))
+
+
+def test_links_of_a_session_that_we_ended_are_reported() -> None:
+    """An attach whose refusal does not fit the peer's frames ends the session. The other links of
+    it are told about with the peer's end, and can be found until then."""
+    peer = Peer().opened(max_frame_size=512)
+    peer.send(Begin(None, 0, 10, 10))
+    link = peer.receiving()
+    peer.send(Attach("n" * 480, 7, RECEIVER, source=Source("q"), target=Target("x")))
+    (session,) = peer.connection.sessions
+    session.links[7].refuse(Error("amqp:not-found", "text"))
+    assert link in session.links.values()
+    (ended,) = peer.send(End())
+    assert isinstance(ended, SessionEnded)
+    assert link in ended.links
+    assert not session.links

@@ -292,6 +292,13 @@ def test_a_timespan_is_a_duration() -> None:
     assert type(t.decode(raw, typed=True)[0]) is Duration
     odd = b"\x00" + t.encode(t.TIMESPAN) + t.encode("5")
     assert t.decode(odd)[0] == t.Described(t.TIMESPAN, "5")
+    for number in (b"\x52\x05", b"\x70\x00\x00\x00\x05", b"\x55\x05"):  # with types as without
+        short = b"\x00" + t.encode(t.TIMESPAN) + number
+        assert t.decode(short)[0] == t.decode(short, typed=True)[0] == Duration(5)
+        assert type(t.decode(short, typed=True)[0]) is Duration
+    for typed in (False, True):  # a ulong that no timespan can hold
+        long = b"\x00" + t.encode(t.TIMESPAN) + b"\x80" + b"\xff" * 8
+        assert t.decode(long, typed=typed)[0] == t.Described(t.TIMESPAN, 2**64 - 1)
 
 
 def test_offsets_and_views() -> None:

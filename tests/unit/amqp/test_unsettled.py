@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.amqp.unsettled import MASK, Unsettled, is_after
+from tandem.amqp.unsettled import MASK, Unsettled, is_after, rows
 
 
 def test_serial_numbers() -> None:
@@ -100,3 +101,19 @@ def test_ids_out_of_order() -> None:
     assert taken == [(MASK, f"d{MASK}"), (0, "d0"), (1, "again"), (2, "d2")]
     unsettled.clean()
     assert unsettled.order == [MASK - 1, 3]
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [
+        ([], []),
+        ([7], [(7, 7)]),
+        ([3, 1, 2], [(1, 3)]),
+        ([9, 1, 2, 5, 4], [(1, 2), (4, 5), (9, 9)]),
+        ([1, 2, 2, 4], [(1, 2), (4, 4)]),
+        ([2**32 - 1, 0], [(0, 0), (2**32 - 1, 2**32 - 1)]),
+    ],
+)
+def test_rows(ids: list[int], expected: list[tuple[int, int]]) -> None:
+    """Neighbours are told of together, in whatever order they came."""
+    assert list(rows(ids)) == expected

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+
 import pytest
 
 from tandem.core import commands as c
@@ -20,7 +22,7 @@ from tandem.core.access import (
 from tandem.core.sas import parse, sign
 from tandem.errors import UnauthorizedError
 from tandem.model import NEVER
-from tandem.settings import AccessRight, AuthorizationRule
+from tandem.settings import AccessRight, AuthorizationRule, QueueSettings, SubscriptionSettings
 
 NOW = 1_700_000_000_000
 SOON = NOW // 1000 + 60
@@ -58,6 +60,17 @@ def test_tokens_that_prove_nothing(resource: str, name: str, key: str, expires: 
     """Wrong key, unknown name, no name, expired, for another path, for half a name."""
     with pytest.raises(UnauthorizedError):
         authority().grant(sign(resource, name, key, expires), "sb://host/orders", NOW)
+
+
+def test_a_resource_without_a_scheme() -> None:
+    """The host alone is the whole namespace; what is not the host is a path."""
+    for resource in ("host:5671", "HOST:5671/", "host:5671/orders"):
+        token = sign(resource, "root", "key one", SOON)
+        assert authority().grant(token, "sb://host:5671/orders", NOW).rights == Right.ALL
+    for resource in ("others", "other.host", "host:5671/others"):
+        token = sign(resource, "root", "key one", SOON)
+        with pytest.raises(UnauthorizedError):
+            authority().grant(token, "sb://host:5671/orders", NOW)
 
 
 def test_an_entity_has_policies_of_its_own() -> None:
@@ -111,6 +124,117 @@ def test_claims_end() -> None:
     assert everything().next_expiry() == NEVER
 
 
+def test_a_full_connection_makes_room() -> None:
+    """Tokens that have run out do not count against what a connection can hold."""
+    claims = Claims({str(n): Grant(str(n), Right.SEND, NOW + 10) for n in range(1_024)})
+    with pytest.raises(UnauthorizedError):
+        claims.add(Grant("more", Right.SEND, NOW + 20), NOW)
+    claims.add(Grant("7", Right.LISTEN, NOW + 20), NOW)
+    claims.add(Grant("more", Right.SEND, NOW + 20), NOW + 10)
+    assert set(claims.grants) == {"7", "more"}
+    assert claims.is_anybody(NOW + 19)
+    assert not claims.is_anybody(NOW + 20)
+
+
+def test_a_right_covers_what_is_below() -> None:
+    """By whole segments, and never upwards."""
+    claims = Claims()
+    claims.add(Grant("a/b", Right.SEND, NEVER))
+    for path, is_allowed in {"a/b": 1, "a/b/c": 1, "a/b/c/d": 1, "a/bc": 0, "a": 0, "": 0}.items():
+        assert claims.allows(path, Right.SEND, NOW) == bool(is_allowed)
+    claims.add(Grant("a/b/c", Right.LISTEN, NEVER))
+    assert claims.allows("a/b/c", Right.SEND, NOW), "from above"
+    assert claims.allows_some("a/b/c", NOW)
+    assert not claims.allows_some("a", NOW)
+
+
+def test_forwarding_takes_a_right_on_the_target() -> None:
+    """Of the entity, and of its dead letters; Manage on the source alone is not enough."""
+    claims = Claims()
+    claims.add(Grant("q", Right.ALL, NEVER))
+    claims.add(Grant("open", Right.SEND, NEVER))
+    for settings in (
+        QueueSettings(forward_to="target"),
+        QueueSettings(forward_dead_letters_to="target"),
+        QueueSettings(forward_to="open", forward_dead_letters_to="Target"),
+    ):
+        with pytest.raises(UnauthorizedError, match="'Send' claim"):
+            require(claims, c.CreateQueue("q", settings), NOW)
+        with pytest.raises(UnauthorizedError, match="'Send' claim"):
+            require(claims, c.UpdateEntity("q", settings), NOW)
+    require(claims, c.CreateQueue("q", QueueSettings(forward_to="Open")), NOW)
+    subscription = SubscriptionSettings(forward_to="target")
+    with pytest.raises(UnauthorizedError, match="'Send' claim"):
+        require(claims, c.CreateSubscription("q", "s", subscription), NOW)
+
+
+def test_declaring_takes_any_right() -> None:
+    """A transaction is about no entity, but a stranger has no place in the table of them."""
+    with pytest.raises(UnauthorizedError):
+        require(Claims(), c.Declare(), NOW)
+    require(Claims({"q": Grant("q", Right.LISTEN, NOW + 1)}), c.Declare(), NOW)
+    with pytest.raises(UnauthorizedError):
+        require(Claims({"q": Grant("q", Right.LISTEN, NOW)}), c.Declare(), NOW)
+
+
+def test_login() -> None:
+    """A policy's name and key (SASL PLAIN): everywhere for one of the namespace, there for one of
+    an entity; nothing for anything else."""
+    who = authority()
+    assert who.login("root", "key two") == [Grant("", Right.ALL, NEVER)]
+    assert who.login("reader", "r1") == [Grant("", Right.LISTEN, NEVER)]
+    assert who.login("own", "o1", ["Orders", "others"]) == [Grant("orders", Right.SEND, NEVER)]
+    for name, key in (("root", "r1"), ("own", "o1"), ("", "0" * 44), ("", ""), ("nobody", "o1")):
+        assert who.login(name, key) == []
+
+
+def test_review() -> None:
+    """What rests on a key that is gone is taken back, and what the policy no longer allows; a
+    grant of another key, and one that rests on none, stay."""
+    who = authority()
+    claims = Claims({"free": Grant("free", Right.SEND, NEVER)})
+    for grant in (*who.login("root", "key one"), *who.login("own", "o2", ["orders"])):
+        claims.add(grant)
+    who.review(claims)
+    assert set(claims.grants) == {"free", "", "orders"}
+    weaker = Policy("root", Right.LISTEN, Secret("key one"), Secret("key three"))
+    who.replace([weaker])
+    who.review(claims)
+    assert claims.grants[""].rights == Right.LISTEN
+    who.replace([Policy("root", Right.ALL, Secret("key four"), Secret("key three"))])
+    who.review(claims)
+    assert set(claims.grants) == {"free", "orders"}
+
+
+@pytest.mark.parametrize("name", ["root", "reader", "nobody", "own", ""])
+def test_every_comparison_is_of_digests_and_their_number_does_not_tell(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Signatures and keys are compared by `hmac.compare_digest` on 32 bytes against 32, as often
+    for a name that no policy has as for one that is there (S11)."""
+    compared: list[tuple[int, int]] = []
+
+    def compare(one: bytes, two: bytes) -> bool:
+        compared.append((len(one), len(two)))
+        return one == two
+
+    monkeypatch.setattr("hmac.compare_digest", compare)
+    with pytest.raises(UnauthorizedError):
+        authority().grant(sign("sb://h/orders", name, "wrong", SOON), "sb://h/orders", NOW)
+    assert compared == [(32, 32)] * 4
+    compared.clear()
+    assert not authority().login(name, "wrong")
+    assert compared == [(32, 32)] * 2
+
+
+def test_a_signature_of_another_length_is_malformed() -> None:
+    """So that every comparison is of equal lengths."""
+    for size in (0, 1, 31, 33, 64):
+        signature = base64.b64encode(bytes(size)).decode()
+        with pytest.raises(UnauthorizedError, match="malformed"):
+            parse(f"SharedAccessSignature sr=a&sig={signature}&se=1&skn=k")
+
+
 def test_commands_are_checked() -> None:
     """A command that the claims do not cover is refused, and the text says what is missing."""
     claims = Claims()
@@ -139,7 +263,12 @@ def test_a_rule_of_an_entity_is_a_policy() -> None:
 
 def test_keys_do_not_show_themselves() -> None:
     """Not in a repr, not in a format, not in the repr of what holds them."""
-    assert "key one" not in f"{ROOT} {ROOT.primary_key!r} {ROOT.primary_key}"
+    (grant,) = authority().login("root", "key one")
+    token = parse(sign("sb://host/orders", "root", "key one", SOON))
+    shown = f"{ROOT} {ROOT.primary_key!r} {ROOT.primary_key} {grant!r} {token!r}"
+    assert "key one" not in shown
+    assert base64.b64encode(token.signature).decode() not in shown
+    assert repr(token.signature) not in shown
 
 
 @pytest.mark.parametrize(

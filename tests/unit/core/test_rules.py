@@ -164,7 +164,10 @@ class TestCorrelation:
         ("wanted", "given", "expected"),
         [
             (3, 3, True),
-            (3, 3.0, False),
+            (3, 3.0, True),
+            (3.0, 3, True),
+            (3, 3.5, False),
+            (3, Decimal(3), True),
             (3, "3", False),
             (1, True, False),
             (True, True, True),
@@ -184,7 +187,7 @@ class TestCorrelation:
         ],
     )
     def test_property_values(self, wanted: Value, given: Value, expected: bool) -> None:
-        """Equal, and of one family: int 3 is any integer 3."""
+        """Equal, and of one kind: 3 is any number 3, as those who wrote it in JavaScript mean."""
         made = selected(context_of(x=given), rule("c", CorrelationFilter(properties={"x": wanted})))
         assert made.plain is expected
 

@@ -82,6 +82,33 @@ def test_one_turn_of_the_loop_shares_a_group() -> None:
     run(scene)
 
 
+def test_a_moved_clock_is_caught_up_with() -> None:
+    """All that has become due has happened and is on disk when `catch_up` returns, also what the
+    first of it has caused; and the next deadline is not forgotten."""
+
+    async def scene(client: Client) -> None:
+        clock = ManualClock()
+        engine = await client.open(MemoryStore(), clock=clock)
+        await engine.execute(CreateQueue("q", QueueSettings(lock_duration_ms=60_000)))
+        await engine.execute(Attach(1, "q"))
+        await engine.execute(Flow(1, 10, 5))
+        for minutes in (10, 20):
+            due = clock.now_ms() + minutes * 60_000
+            await engine.execute(Send("q", [Plain(b"%d" % minutes, scheduled_ms=due)]))
+        clock.advance(10 * 60_000)
+        await engine.catch_up()
+        assert client.effects.qsize() == 1, "the first was delivered"
+        clock.advance(60_000)
+        await engine.catch_up()
+        assert client.effects.qsize() == 2, "its lock ran out, and it was delivered again"
+        clock.advance(60 * 60_000)
+        await engine.catch_up()
+        assert client.effects.qsize() >= 3
+        await engine.close()
+
+    run(scene)
+
+
 def test_the_timer_wakes_by_itself() -> None:
     """A scheduled message becomes active and is delivered with nobody calling."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.changes import Delivered, Enqueued, Mode, Started
+from tandem.changes import Delivered, Enqueued, Mode, Removed, Started
 from tandem.core.commands import (
     Browse,
     CreateQueue,
@@ -19,6 +19,7 @@ from tandem.core.commands import (
 )
 from tandem.core.effects import Deliver
 from tandem.engine.engine import LATE_READ_MS, RIDE_ALONG_MS, Tuning
+from tandem.engine.recovery import recover
 from tandem.errors import (
     CorruptLogError,
     EntityNotFoundError,
@@ -98,7 +99,7 @@ def test_a_delivery_of_durable_messages_wakes_nobody() -> None:
     assert [type(change) for change in groups(world)[-1]][-2:] == [Delivered, Enqueued]
 
 
-def test_what_rides_along_is_written_within_a_second() -> None:
+def test_what_rides_along_is_written_soon() -> None:
     world = World()
     world.queue()
     world.send(b"one")
@@ -116,6 +117,34 @@ def test_what_rides_along_is_written_within_a_second() -> None:
     world.settle()
     assert type(groups(world)[-1][-1]) is Delivered
     assert world.engine.next_deadline() > world.clock.now_ms()
+
+
+def test_who_has_settled_itself_waits_for_no_disk() -> None:
+    """A complete that nobody waits for wakes nobody; until it is durable its body stays, because a
+    crash may bring the message back."""
+    world = World()
+    world.queue()
+    world.send(b"one")
+    world.attach(1)
+    (delivery,) = world.receive(1, 1)
+    assert delivery.token is not None
+    command = Settle("q", (delivery.token,), Disposition.COMPLETE, is_awaited=False)
+    assert world.submit(command) == [None], "at once"
+    world.engine.flush()
+    assert not world.commits
+    world.clock.advance(LATE_READ_MS)
+    assert world.engine.body(delivery.body) == b"one"
+
+    assert recover(world.store).namespace.find("q").active_count == 1, "as after a crash"
+
+    world.engine.tick()
+    world.settle()
+    assert type(groups(world)[-1][-1]) is Removed
+    assert world.engine._freed_numbers() == [delivery.body]
+    world.clock.advance(LATE_READ_MS)
+    world.send(b"two")
+    with pytest.raises(KeyError):
+        world.engine.body(delivery.body)
 
 
 @pytest.mark.req("T5")

@@ -42,6 +42,7 @@ from tandem.engine.aio import AsyncEngine
 from tandem.model import Message, Millis, Timestamp
 from tandem.server import management
 from tandem.server.requests import parse_request
+from tandem.server.turns import Turns
 from tandem.settings import QueueSettings
 from tandem.store.memory import MemoryStore
 
@@ -148,6 +149,7 @@ class Desk:
         self.effects: list[Effect] = []
         self.links: dict[str, int] = {}
         self.stalls = False
+        self.turns = Turns()
         self.engine: AsyncEngine
 
     async def open(self) -> Desk:

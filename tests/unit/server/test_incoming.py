@@ -15,7 +15,7 @@ from tandem.amqp import types as t
 from tandem.amqp.message import AmqpMessage, encode_message, sections
 from tandem.errors import ArgumentError, MessageSizeExceededError, ProtocolError, TandemError
 from tandem.model import Timestamp, Value
-from tandem.server.incoming import BATCH, BROKER_ANNOTATIONS, messages_of
+from tandem.server.incoming import BATCH, BROKER_ANNOTATIONS, Intake, messages_of
 
 DATA = t.encode_described(m.DATA, t.encode_binary(b"body"))
 MADE_UP = "0000000000000000000000000000abcd"
@@ -135,6 +135,49 @@ def test_a_missing_message_id_is_made_up_and_stored(payload: bytes) -> None:
         if name != "message_id":
             assert getattr(message, name) == getattr(before, name), name
     assert message.payload.endswith(DATA) or not payload or payload.startswith(DATA)
+
+
+def test_twins_differ_in_body_and_id_only() -> None:
+    """What was read for one message is used for the next with the same sections before its body;
+    what comes behind the body is looked at all the same."""
+    numbers = iter(range(100))
+
+    def drawn(count: int) -> int:
+        return next(numbers)
+
+    head = (
+        listed(m.HEADER, t.encode_boolean(True), t.encode_ubyte(7), t.encode_uint(5_000))
+        + mapped(m.MESSAGE_ANNOTATIONS, t.encode_symbol("mine"), t.encode_int(3))
+        + listed(m.PROPERTIES, t.NULL, t.NULL, t.encode_string("there"))
+        + mapped(m.APPLICATION_PROPERTIES, t.encode_string("colour"), t.encode_string("red"))
+    )
+    bodies = [DATA, t.encode_described(m.DATA, t.encode_binary(b"x" * 70_000)), DATA + DATA]
+    for number, body in enumerate(bodies):
+        (message,) = messages_of(head + body, 0, drawn)
+        assert message.message_id == f"{number:032x}"
+        assert (message.priority, message.ttl_ms, message.to) == (7, 5_000, "there")
+        assert message.properties == {"colour": "red"}
+        assert message.payload.endswith(body)
+        is_settled(message)
+    intake = Intake(drawn)
+    for size in (0, 1, 255, 256, 70_000):
+        for _ in range(2):  # the second one is known by its first bytes
+            body = t.encode_described(m.DATA, t.encode_binary(b"x" * size))
+            taken_in = intake.take(head + body)
+            assert taken_in.payload.endswith(body)
+            assert taken_in.properties == {"colour": "red"}
+            is_settled(taken_in)
+    for rest in (b"", b"\x00\x53\x75\xa0", DATA[:-1], DATA + b"\x00", DATA + DATA):
+        try:
+            expected = messages_of(head + rest, 0, lambda _: 5)[0].payload
+        except ProtocolError:
+            with pytest.raises(ProtocolError):
+                intake.take(head + rest)
+        else:
+            assert len(intake.take(head + rest).payload) == len(expected)
+    broken = head + DATA + t.encode_described(m.FOOTER, b"\xc1\x04\x02\xa3\x05f\x40")
+    with pytest.raises(ProtocolError):
+        messages_of(broken, 0, drawn)
 
 
 @pytest.mark.parametrize("message_id", ["id", "", UUID(int=5), b"\x01", 0, 7])

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import re
 from collections.abc import Awaitable, Callable
+from typing import cast
 
 import pytest
 
@@ -17,8 +20,10 @@ from tandem.core.access import everything
 from tandem.core.commands import Browse, CreateQueue
 from tandem.core.state import State
 from tandem.engine.engine import Tuning
+from tandem.limits import MAX_OUTPUT_TOTAL
 from tandem.server.broker import Broker
 from tandem.server.listener import Listener
+from tandem.server.peer import Peer
 from tandem.store.memory import MemoryStore
 
 COUNT = 3_000
@@ -166,5 +171,87 @@ def test_credit_that_is_taken_back_locks_nothing() -> None:
         assert (shown.state, shown.delivery_count) == (State.WAITING, 0)
         writer.close()
         await writer.wait_closed()
+
+    _serving(work)
+
+
+class _Clogged:
+    """A peer that does not take what is for it."""
+
+    def __init__(self, waiting_bytes: int) -> None:
+        self.waiting_bytes = waiting_bytes
+        self.is_aborted = False
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+def test_what_waits_for_all_peers_is_bounded() -> None:
+    """Above the bound the one that holds most is hung up on; below it, and for one that takes its
+    output again, nothing happens."""
+
+    async def run() -> None:
+        broker = await Broker.open("default", MemoryStore(), on_failure=lambda error: None)
+        listener = Listener(broker, _no_http)
+        large, small, third = (_Clogged(MAX_OUTPUT_TOTAL // share) for share in (2, 3, 4))
+        for peer in (large, small):
+            listener.clogged(cast(Peer, peer))
+        listener.unclogged(cast(Peer, small))
+        listener.clogged(cast(Peer, third))
+        assert not any(peer.is_aborted for peer in (large, small, third))
+        listener.clogged(cast(Peer, small))
+        assert [peer.is_aborted for peer in (large, small, third)] == [True, False, False]
+        await listener.close()
+        await broker.close()
+
+    asyncio.run(run())
+
+
+def test_a_request_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From its first byte a request has its time, however often another byte of it comes."""
+    monkeypatch.setattr("tandem.server.web._REQUEST_S", 0.2)
+
+    async def work(broker: Broker, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"PUT /a HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n")
+        for _ in range(3):
+            writer.write(b"x")
+            await asyncio.sleep(0.01)
+        assert (await reader.read()).startswith(b"HTTP/1.1 408")
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+    _serving(work)
+
+
+def test_pipelined_requests_are_answered_in_order() -> None:
+    """A thousand in one write: all of them, one after the other."""
+
+    async def work(broker: Broker, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for number in range(1_000):
+            writer.write(b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n" % number)
+        writer.write(b"GET /last HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        answer = (await reader.read()).decode()
+        bodies = re.findall(r"\nGET (\w+)\n", answer)
+        assert bodies == [*map(str, range(1_000)), "last"]
+        writer.close()
+        await writer.wait_closed()
+
+    _serving(work)
+
+
+def test_silence_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that never says a word is let go."""
+    monkeypatch.setattr("tandem.server.peer._PATIENCE_S", 0.1)
+
+    async def work(broker: Broker, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
 
     _serving(work)

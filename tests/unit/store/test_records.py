@@ -181,6 +181,28 @@ def test_a_payload_is_read_by_its_place_alone(expected: int) -> None:
     assert found == [(4, b"payload"), (9, long.payload), (2**64 - 1, b"moved"), (4, b"")]
 
 
+def test_payloads_in_a_row_are_read_by_the_page() -> None:
+    """The same payloads, with far fewer reads; one that is longer than a page, and the last."""
+    large = SENT._replace(body=9, payload=bytes(range(256)) * 400)
+    row = [SENT._replace(body=n, payload=b"%d" % n * 200) for n in range(1, 60)]
+    group = [*row, large, *(it._replace(body=it.body + 100) for it in row)]
+    store, places = _stored(*group)
+    pages = records.ReadAhead(store)
+    reads: list[int] = []
+    read = store.read
+
+    def counted(place: int, length: int) -> bytes:
+        reads.append(place)
+        return read(place, length)
+
+    store.read = counted  # type: ignore[method-assign]
+    for change, place in zip(group, places, strict=True):
+        expected = len(records.encode(change)) + 7
+        assert pages.read_payload(place, expected) == (change.body, change.payload)
+    assert len(reads) < 10
+    assert pages.read_payload(places[3], 4_096) == (4, row[3].payload)
+
+
 def test_every_flipped_bit_of_a_payload_record_is_noticed_where_it_matters() -> None:
     """Damage to the payload, to its length or to its body's number is never served."""
     store, (place,) = _stored(SENT)

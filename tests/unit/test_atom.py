@@ -8,8 +8,8 @@ from datetime import timedelta
 
 import pytest
 
-from tandem.admin import atom
-from tandem.admin.atom import ATOM, INSTANCE, SERVICE_BUS, Entry, Origin, read
+from tandem import atom
+from tandem.atom import ATOM, INSTANCE, SERVICE_BUS, Entry, Origin, read
 from tandem.errors import ProtocolError
 from tandem.limits import MAX_DURATION_MS, MAX_MANAGEMENT_REQUEST, MAX_XML_DEPTH, MAX_XML_NODES
 from tandem.model import NEVER

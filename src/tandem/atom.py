@@ -1,7 +1,8 @@
 """XML as Azure's administration speaks it: the only XML reader of the tree, and the writer.
 
 Here live the reader's limits, elements by namespace, entries and feeds, and how times and durations
-are written. Which elements a queue's description has is `descriptions`.
+are written, for the broker that answers (`admin`) and for the client that asks. Which elements a
+queue's description has is `admin.descriptions`.
 
 The rules. Reading: a document type, an entity, a processing instruction is refused the moment it
 begins, and so is what is too large, too deep or too much (RELIABILITY.md S7); names are compared by
@@ -70,19 +71,23 @@ class Element:
         return self.attributes.get((INSTANCE, "type"), "").strip().rpartition(":")[2]
 
 
-def read(data: bytes) -> Element:
-    """The root element of a document. Raises ProtocolError for everything else."""
+def read(data: bytes, *, most_nodes: int = limits.MAX_XML_NODES) -> Element:
+    """The root element of a document. Raises ProtocolError for everything else.
+
+    A client that reads a page of a hundred entities allows more nodes than a broker does.
+    """
     if len(data) > limits.MAX_MANAGEMENT_REQUEST:
         raise ProtocolError(f"The XML exceeds {limits.MAX_MANAGEMENT_REQUEST} bytes.")
     if b"\0" in data:  # UTF-16, which expat takes whatever encoding it is told
         raise ProtocolError("The XML is not UTF-8.")
-    return _Reader().read(data)
+    return _Reader(most_nodes).read(data)
 
 
 class _Reader:
-    __slots__ = ("_nodes", "_open", "_root", "_texts")
+    __slots__ = ("_most", "_nodes", "_open", "_root", "_texts")
 
-    def __init__(self) -> None:
+    def __init__(self, most_nodes: int) -> None:
+        self._most = most_nodes
         self._root: Element | None = None
         self._open: list[Element] = []
         self._texts: list[list[str]] = []
@@ -115,8 +120,8 @@ class _Reader:
 
     def _count(self, nodes: int) -> None:
         self._nodes += nodes
-        if self._nodes > limits.MAX_XML_NODES:
-            raise ProtocolError(f"The XML has more than {limits.MAX_XML_NODES} nodes.")
+        if self._nodes > self._most:
+            raise ProtocolError(f"The XML has more than {self._most} nodes.")
 
     def _declare(self, prefix: str | None, uri: str | None) -> None:
         self._count(1)

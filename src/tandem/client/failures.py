@@ -1,0 +1,77 @@
+"""What a peer says went wrong, as an error of our tree.
+
+The rule: the class is the condition's (WIRE.md §8), the text is the peer's, tracking id and all.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tandem import errors
+from tandem.amqp.performatives import Error
+from tandem.errors import ConnectionLostError, RemoteError, ServerBusyError, TandemError
+
+_CLASSES: Final[dict[str, type[TandemError]]] = {
+    cls.condition: cls
+    for cls in (
+        errors.ArgumentError,
+        errors.NotAllowedError,
+        errors.UnauthorizedError,
+        errors.EntityNotFoundError,
+        errors.EntityExistsError,
+        errors.EntityDisabledError,
+        errors.MessageSizeExceededError,
+        errors.QuotaExceededError,
+        errors.MessageLockLostError,
+        errors.SessionLockLostError,
+        errors.SessionCannotBeLockedError,
+        errors.MessageNotFoundError,
+        errors.OperationTimeoutError,
+        errors.ServerBusyError,
+    )
+} | {
+    "com.microsoft:auth-failed": errors.UnauthorizedError,
+    # The broker ends a link or a connection for reasons of its own; opening it again helps.
+    "amqp:link:detach-forced": ConnectionLostError,
+    "amqp:connection:forced": ConnectionLostError,
+}
+_STATUSES: Final = {
+    400: "com.microsoft:argument-error",
+    401: "amqp:unauthorized-access",
+    404: "amqp:not-found",
+    408: "com.microsoft:timeout",
+    409: "com.microsoft:entity-already-exists",
+    503: "com.microsoft:server-busy",
+}
+
+
+def refusal(condition: str, text: str) -> TandemError:
+    """The error of a condition, with the peer's own text."""
+    cls = _CLASSES.get(condition)
+    if cls is None:
+        return RemoteError(condition, text)
+    # Past the constructors: they make up texts, and this one is given.
+    error = cls.__new__(cls, text)
+    if isinstance(error, ServerBusyError):
+        error.retry_after_ms = 2_000
+    return error
+
+
+def status_refusal(status: int, condition: str | None, text: str) -> TandemError:
+    """Of a reply to a request, or of HTTP: the condition counts, if there is one."""
+    said = condition or _STATUSES.get(status)
+    return RemoteError(f"status {status}", text) if said is None else refusal(said, text)
+
+
+def failure(error: Error | None, what: str) -> TandemError:
+    """Of a link, a session or a connection that the peer has ended."""
+    if error is None:
+        return ConnectionLostError(f"{what} was ended by the peer, which said no reason.")
+    return refusal(str(error.condition), error.description or f"{what}: {error.condition}")
+
+
+def unknown(cause: TandemError) -> ConnectionLostError:
+    """Of what was under way on a link that ended: it may have happened, or not."""
+    if isinstance(cause, ConnectionLostError):
+        return cause
+    return ConnectionLostError(f"The outcome is unknown, because the link ended: {cause}")

@@ -1,0 +1,39 @@
+"""Fixtures for pytest; they are there wherever Tandem is installed.
+
+    def test_orders(tandem_broker):
+        tandem_broker.create_queue("orders")
+        client = ServiceBusClient.from_connection_string(tandem_broker.connection_string)
+
+The rule: importing this costs nothing. The server is imported when the first test asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tandem.testing.broker import BrokerClock, TestBroker
+
+
+@pytest.fixture(scope="session")
+def tandem_broker() -> Iterator[TestBroker]:
+    """One broker for the whole run, in a thread, with nothing on disk."""
+    from tandem.testing.local import LocalBroker
+
+    with LocalBroker.start() as broker:
+        yield broker
+
+
+@pytest.fixture
+def tandem_connection_string(tandem_broker: TestBroker) -> str:
+    """Its connection string, with the right to do everything."""
+    return tandem_broker.connection_string
+
+
+@pytest.fixture
+def tandem_clock(tandem_broker: TestBroker) -> BrokerClock:
+    """Its clock. What one test moves stays moved for the next."""
+    return tandem_broker.clock
