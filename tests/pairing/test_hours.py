@@ -1,0 +1,83 @@
+"""Outages in virtual time: a short slice of `make outage-hours`, and its canaries."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+
+import pytest
+
+from tandem.pairing.ledger import Formula
+from tandem.pairing.moves import Hand
+from tandem.pairing.options import PairingOptions
+from tandem.pairing.pair import Pair
+from tandem.pairing.syphon import Syphon
+from tests.pairing.hours import tell
+from tests.pairing.virtual import Life, LoopClock, World, run
+
+
+@pytest.mark.req("N9")
+@pytest.mark.parametrize("ordered", [True, False])
+def test_an_hour_of_outages(ordered: bool) -> None:
+    """Nothing is lost, nothing doubled where duplicates are detected; with `ordered_return` the
+    order of each sender and session is kept, through failing queues and killed syphons. The ledgers
+    agree with the namespaces."""
+    report = tell(5 + ordered, 1.0, ordered=ordered)
+    assert report.wrong == []
+    assert report.through_backlog > 50
+    assert report.kills > 1
+
+
+def test_it_sees_a_lost_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The canary: a syphon that does not look for earlier messages is found out."""
+    monkeypatch.setattr(Hand, "must_look", property(lambda _: False))
+    found: list[str] = []
+    for seed in (4, 6, 8, 10):
+        found += tell(seed, 1.0, ordered=True).wrong
+        if found:
+            break
+    assert any("came after" in wrong for wrong in found)
+
+
+def test_it_sees_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The canary: a syphon that takes some sends for done which it has not made is found out."""
+    original = Syphon.send_home
+    count = 0
+
+    async def wrong(self: Syphon, path: str, payloads: Sequence[bytes]) -> None:
+        nonlocal count
+        count += 1
+        if count % 5:
+            await original(self, path, payloads)
+
+    monkeypatch.setattr(Syphon, "send_home", wrong)
+    assert any("lost" in each for each in tell(4, 1.0, ordered=True).wrong)
+
+
+@pytest.mark.req("N11")
+@pytest.mark.req("N9")
+def test_what_an_idle_syphon_costs() -> None:
+    """Ten backlog queues, all healthy: 40 receives an hour, as the formula says, for a day."""
+
+    async def idle() -> tuple[int, int, int]:
+        clock = LoopClock(asyncio.get_running_loop(), 1)
+        there = World(1)
+        here = World(2)
+        life = Life()
+        options = PairingOptions()
+        pair = Pair(here.namespace("p", life), there.namespace("s", life), options, clock, None)
+        syphon = Syphon(pair)
+        task = asyncio.create_task(syphon.run())
+        await asyncio.sleep(3_600 + 10)
+        an_hour = pair.ledger.total()
+        await asyncio.sleep(23 * 3_600)
+        a_day = pair.ledger.total()
+        await syphon.stop()
+        await asyncio.gather(task, return_exceptions=True)
+        assert a_day.total == a_day.empty_receives, "nothing else"
+        return an_hour.empty_receives, a_day.empty_receives, there.counts["empty receives"]
+
+    an_hour, a_day, counted = run(idle())
+    assert an_hour == 40 == Formula(10).idle_receives(timedelta(hours=1))
+    assert a_day == 960 == Formula(10).idle_receives(timedelta(days=1)) == counted
