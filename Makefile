@@ -20,12 +20,18 @@ IMAGES  ?= 20000
 FLIPS   ?= 2000
 CYCLES  ?= 100
 CASES   ?= 100000
+FRAMES  ?= 5000000
+LIVE    ?= 200000
+TRIES   ?= 1000000
+OUTAGES ?= 200
+PREEMPTIONS ?= 1000
+KILLS   ?= 100
 WORKERS ?= 2
 ARGS    ?=
 
 export PYTHONPATH := $(CURDIR)
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format requirements model simulate powercut kill bench-core sql clean
+.PHONY: bench help demo test properties check format requirements model simulate powercut kill bench-core bench-client bench-overlap sql fuzz hostile connections timing sdk-suite sdk-samples test-js test-interop clean outage outage-hours bench-pairing preemption
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -34,7 +40,10 @@ demo: $(READY) ## A short tour of the heart: send, lock, dead-letter, schedule, 
 	@$(PY) -m tandem.tour
 
 test: check ## All that CI runs: the checks, then every test but the long ones
-	$(BIN)/pytest -n $(WORKERS) -q -m "not long" $(ARGS)
+	$(BIN)/pytest -n $(WORKERS) -q -m "not long" --hypothesis-seed=0 $(ARGS)
+
+properties: $(READY) ## The property tests with inputs that nobody has tried yet; `test` has the same ones always
+	$(BIN)/pytest -n $(WORKERS) -q -m "hypothesis and not long" $(ARGS)
 
 check: $(READY) ## Style, types and the layers
 	$(BIN)/ruff check .
@@ -61,16 +70,61 @@ powercut: $(READY) ## Power cuts at every write (IMAGES) and flipped bits (FLIPS
 kill: $(READY) ## SIGKILL of a loaded process: CYCLES times
 	$(PY) -m tests.crash.kill --cycles $(CYCLES) $(ARGS)
 
+bench: $(READY) ## Tandem beside its peers under the same durable load: 15 minutes, Debian, root
+	PYTHON=$(CURDIR)/$(PY) bench/run $(ARGS)
+
 bench-core: $(READY) ## What the heart costs: CPU, memory, time to recover
 	$(PY) -m bench.core $(ARGS)
+
+bench-client: $(READY) ## What the lean client costs: CPU a message
+	$(PY) -m tests.client.cost $(ARGS)
+
+bench-overlap: $(READY) ## 100 sends at a time over a 70 ms line, and one by one (T2)
+	$(PY) -m tests.client.overlap $(ARGS)
 
 sql: $(READY) ## SQL filters against a reference evaluator (CASES), and their worst cases
 	$(PY) -m tests.property.test_sql_agrees --cases $(CASES) $(ARGS)
 	$(PY) -m tests.property.sql_linear
 
+fuzz: $(READY) ## Hostile bytes: FRAMES on the decoder, LIVE on connections, HTTP, names, canaries
+	$(PY) -m tests.fuzz.run --frames $(FRAMES) --live $(LIVE) --workers $(WORKERS) $(ARGS)
+
+hostile: $(READY) ## Hostile clients (H1 to H9) beside one that behaves: its p99, and the memory; 10 minutes
+	$(PY) -m tests.hostile.run $(ARGS)
+
+connections: $(READY) ## 5,000 idle connections, then 1,000 inside TLS: memory and CPU
+	$(PY) -m tests.hostile.connections $(ARGS)
+
+timing: $(READY) ## Whether the time of a refusal tells anything about a key: TRIES of each pair
+	$(PY) -m tests.hostile.timing --count $(TRIES) $(ARGS)
+
+outage: $(READY) ## A pair of servers through OUTAGES outages, the syphon killed KILLS times
+	$(PY) -m tests.pairing.outage --count $(OUTAGES) --kills $(KILLS) $(ARGS)
+
+outage-hours: $(READY) ## Days of outages of a pair, in virtual time
+	$(PY) -m tests.pairing.hours $(ARGS)
+
+bench-pairing: $(READY) ## What a pair costs while healthy, its return, its drain
+	$(PY) -m bench.pairing $(ARGS)
+
+preemption: $(READY) ## How soon high work begins on a pool busy with low work: PREEMPTIONS times
+	$(PY) -m tests.workers.preempt --count $(PREEMPTIONS) $(ARGS)
+
+sdk-suite: $(READY) ## The official SDK's own live tests, plain and TLS: about 12 minutes
+	$(PY) -m tests.conformance.azure.sdk_suite $(ARGS)
+
+sdk-samples: $(READY) ## The SDK's own samples, unmodified; downloads them
+	$(PY) -m tests.interop.samples $(ARGS)
+
+test-js: $(READY) ## The SDK for JavaScript (@azure/service-bus); installs it from npm
+	$(PY) -m tests.interop.nodejs $(ARGS)
+
+test-interop: $(READY) ## Plain AMQP clients, Qpid Proton and rhea; builds and installs them
+	$(PY) -m tests.interop.plain_amqp $(ARGS)
+
 clean: ## Remove .venv and every cache
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis \
-		.coverage .coverage.* build dist
+		.coverage .coverage.* build dist tests/interop/js/node_modules
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # uv only makes the installation faster; without it, plain pip does the same.

@@ -11,9 +11,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from tandem import __version__
 from tandem.errors import ArgumentError, StoreError
+from tandem.limits import MAX_CONNECTIONS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,6 +40,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"tandem {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_serve(commands.add_parser("serve", help="serve a namespace"))
+    _add_pairing(commands)
+    _add_workers(commands)
     store = commands.add_parser("store", help="check, repair or back up a namespace's log")
     tools = store.add_subparsers(required=True, metavar="COMMAND")
 
@@ -76,11 +80,24 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_pairing(commands: Any) -> None:
+    from tandem.pairing.cli import add_commands
+
+    add_commands(commands)
+
+
+def _add_workers(commands: Any) -> None:
+    from tandem.workers.cli import add_commands
+
+    add_commands(commands)
+
+
 def _add_serve(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Serves one namespace. One port takes AMQP, AMQP over WebSocket, HTTP and, with a "
         "certificate, TLS around them. The first start makes a key and keeps it in "
-        "FOLDER/policies.json; the connection string with it is printed at every start."
+        "FOLDER/policies.json; the connection string with it is printed at every start. SIGHUP "
+        "reads that file, and the one of --jwt-keys, again: what rested on a key that is gone ends."
     )
     parser.add_argument("folder", type=Path, help="the data folder; made if it is not there")
     parser.add_argument("--namespace", default="default", help="its name (default)")
@@ -89,12 +106,37 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         "--port", type=int, action="append", help="which port, several times for several (5672)"
     )
     parser.add_argument(
+        "--standard-ports",
+        action="store_true",
+        help="the ports where clients look: 5672 and 80, and with a certificate 5671 and 443; it "
+        "says which could not be had",
+    )
+    parser.add_argument(
         "--emulator",
         action="store_true",
         help="also take the key that Microsoft's emulator takes; on loopback only",
     )
     parser.add_argument("--certificate", type=Path, help="a PEM file: TLS on the same ports")
     parser.add_argument("--private-key", type=Path, help="its key, a PEM file")
+    parser.add_argument(
+        "--max-connections",
+        type=int,
+        default=MAX_CONNECTIONS,
+        metavar="N",
+        help=f"how many can be open at once ({MAX_CONNECTIONS:,})",
+    )
+    parser.add_argument(
+        "--jwt-keys",
+        type=Path,
+        metavar="FILE",
+        help='whose JWTs are believed: a JWK set with "issuers" beside its "keys", and if '
+        'wanted "audiences" and "roles" (FOLDER/jwt.json, if it is there)',
+    )
+    parser.add_argument(
+        "--test-clock",
+        action="store_true",
+        help="for tests, on loopback only: whoever may manage the namespace can move its clock",
+    )
     parser.add_argument("--verbose", action="store_true", help="log what is refused, and why")
     parser.set_defaults(run=_serve)
 
@@ -103,7 +145,7 @@ def _serve(options: argparse.Namespace) -> int:
     import asyncio
     import logging
 
-    from tandem.app import PORT, ServeOptions, Server, serve
+    from tandem.app import PORT, ServeOptions, Server, event_loop, serve
 
     logging.basicConfig(
         level=logging.INFO if options.verbose else logging.WARNING,
@@ -113,6 +155,11 @@ def _serve(options: argparse.Namespace) -> int:
     def announce(server: Server) -> None:
         ports = ", ".join(map(str, server.ports))
         print(f"Tandem {__version__} serves '{options.namespace}' on {options.host}, port {ports}.")
+        for port, why in server.unbound.items():
+            print(f"Not on port {port}: {why}.")
+        if options.test_clock:
+            print("WARNING: --test-clock: the time of this broker can be moved, and what it keeps")
+            print("has such times. It is for tests, and for nothing else.")
         print(f"Connection string: {server.connection_string}")
         print("Ctrl-C stops it.", flush=True)
 
@@ -120,12 +167,19 @@ def _serve(options: argparse.Namespace) -> int:
         folder=options.folder,
         namespace=options.namespace,
         host=options.host,
-        ports=tuple(options.port or (PORT,)),
+        ports=tuple(options.port or (() if options.standard_ports else (PORT,))),
+        use_standard_ports=options.standard_ports,
         is_emulator=options.emulator,
         certificate=options.certificate,
         private_key=options.private_key,
+        max_connections=options.max_connections,
+        jwt_keys=options.jwt_keys,
+        has_test_clock=options.test_clock,
     )
-    return asyncio.run(serve(how, announce))
+    loop_name, loop_factory = event_loop()
+    logging.getLogger("tandem").info("the event loop is %s", loop_name)
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        return runner.run(serve(how, announce))
 
 
 def _check(options: argparse.Namespace) -> int:
