@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any, Final, Protocol, TypeAlias
 
 from tandem.clock import Clock
@@ -30,6 +30,13 @@ Post: TypeAlias = Callable[[Callable[[], None]], object]
 
 IDLE_S: Final = 0.005
 """So long without work, a lane is idle. Shorter than any pause between two clients' requests."""
+SMALL_BYTES: Final = 16 * 1024
+QUICK_NS: Final = 1_000_000
+"""A group so small, on a disk that took no longer the last time, may be written in the owner's
+thread: two changes of threads cost more than the write."""
+
+
+_WAKE: Final[tuple[Job, Done]] = (lambda: None, lambda _: None)
 
 
 class Lane(Protocol):
@@ -39,6 +46,11 @@ class Lane(Protocol):
         """Do `job`; then `done` gets what it returned, or the exception that it raised."""
         ...
 
+    def run_here(self, job: Job, done: Done) -> None:
+        """The same, at once and in the owner's thread; reported later, not from within this call.
+        Only for an owner that has no other job under way."""
+        ...
+
     def close(self) -> None:
         """Finish what was begun."""
         ...
@@ -46,10 +58,22 @@ class Lane(Protocol):
 
 class ThreadLane:
     def __init__(
-        self, post: Post, *, name: str, when_idle: Callable[[], None] | None = None
+        self,
+        post: Post,
+        *,
+        name: str,
+        soon: Post | None = None,
+        when_idle: Callable[[], None] | None = None,
     ) -> None:
+        """`soon` is `post` for calls from the owner's own thread, where that is cheaper."""
         self._post = post
+        self._soon = soon or post
         self._when_idle = when_idle
+        self._at_work = Lock()
+        """Held during a job, by whichever thread does it, and during `when_idle`."""
+        self._is_resting = False
+        """The thread has called `when_idle`, and has to be woken to do so again."""
+        self._done_here = 0
         self._jobs: SimpleQueue[tuple[Job, Done] | None] = SimpleQueue()
         # A daemon: an owner that died of an exception must not leave a process that hangs.
         self._thread = Thread(target=self._work, name=name, daemon=True)
@@ -58,30 +82,54 @@ class ThreadLane:
     def run(self, job: Job, done: Done) -> None:
         self._jobs.put((job, done))
 
+    def run_here(self, job: Job, done: Done) -> None:
+        if not self._jobs.empty() or not self._at_work.acquire(blocking=False):
+            self.run(job, done)
+            return
+        try:
+            self._do(job, done, self._soon)
+            self._done_here += 1
+            if self._is_resting:
+                self._is_resting = False
+                self._jobs.put(_WAKE)
+        finally:
+            self._at_work.release()
+
     def close(self) -> None:
         self._jobs.put(None)
         self._thread.join()
 
     def _work(self) -> None:
         while (item := self._next()) is not None:
-            self._do(*item)
+            with self._at_work:
+                self._do(*item, self._post)
             del item  # a job may hold an index of 40 MB: not while waiting for the next one
 
-    def _do(self, job: Job, done: Done) -> None:
+    def _do(self, job: Job, done: Done, post: Post) -> None:
         result: Any
         try:
             result = job()
         except Exception as error:  # noqa: BLE001 - whatever it is, the owner must learn of it
             result = error
-        self._post(partial(done, result))
+        post(partial(done, result))
 
     def _next(self) -> tuple[Job, Done] | None:
-        if self._when_idle is not None:
+        while self._when_idle is not None:
+            seen = self._done_here
             try:
                 return self._jobs.get(timeout=IDLE_S)
             except Empty:
-                with suppress(StoreError):  # it comes again, with somebody who waits for an answer
-                    self._when_idle()
+                pass
+            with self._at_work:
+                if seen == self._done_here:
+                    with suppress(StoreError):  # it comes again, with somebody who waits
+                        self._when_idle()
+                    self._is_resting = True
+            if self._is_resting:
+                item = self._jobs.get()
+                if item is not _WAKE:
+                    self._is_resting = False
+                    return item
         return self._jobs.get()
 
 
@@ -97,6 +145,8 @@ class SteppedLane:
 
     def run(self, job: Job, done: Done) -> None:
         self._jobs.append((job, done))
+
+    run_here = run
 
     def step(self) -> bool:
         """Do the oldest job. False if there was none."""
@@ -147,6 +197,9 @@ class Committer:
         self.is_writing = False
         """Whether a group is on its way to the disk."""
         self.is_stopped = False
+        self._took_ns = QUICK_NS
+        self._rests_from_ns = 0
+        """How long the last group took, and when it was on disk."""
         self.durable = 0
         self.end = store.end
         """Behind the last durable group."""
@@ -189,7 +242,17 @@ class Committer:
         if self._closed:
             number, body, size = self._closed.popleft()
             self.is_writing = True
-            self._lane.run(partial(self._write, body), partial(self._written, number, size))
+            run = self._lane.run_here if self._is_calm(size) else self._lane.run
+            run(partial(self._write, body), partial(self._written, number, size))
+
+    def _is_calm(self, size: int) -> bool:
+        """Whether the disk has rested for longer than it worked: a busy one has a thread of its
+        own, so that the next group fills meanwhile."""
+        return (
+            size <= SMALL_BYTES
+            and self._took_ns < QUICK_NS
+            and self._clock.stopwatch_ns() - self._rests_from_ns > self._took_ns
+        )
 
     def stop(self) -> None:
         """Begin nothing more, and report nothing more."""
@@ -215,6 +278,8 @@ class Committer:
         self._closed_bytes -= size
         self.durable = number
         self.end = end
+        self._took_ns = elapsed_ns
+        self._rests_from_ns = self._clock.stopwatch_ns()
         self._metrics.committed(size, elapsed_ns)
         self.flush()  # the disk first: it works while the answers go out
         self._committed()

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
 import pytest
 
-from tandem.clock import ManualClock
-from tandem.engine.committer import Committer, Lane, SteppedLane, ThreadLane
+from tandem.clock import Clock, ManualClock
+from tandem.engine.committer import (
+    SMALL_BYTES,
+    Committer,
+    Done,
+    Job,
+    Lane,
+    SteppedLane,
+    ThreadLane,
+)
 from tandem.engine.metrics import Metrics
 from tandem.errors import StoreError
-from tandem.store.api import GROUP_HEADER
+from tandem.store.api import GROUP_HEADER, Buffer
 from tandem.store.memory import MemoryStore
 
 
@@ -67,15 +75,47 @@ def test_a_lane_says_once_that_it_is_idle() -> None:
     assert not stepped.step()
 
 
+def test_a_job_can_be_done_in_the_owners_thread() -> None:
+    """It is reported later all the same, and the lane becomes idle again after it."""
+    calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
+    soon: SimpleQueue[Callable[[], None]] = SimpleQueue()
+    idle: SimpleQueue[int] = SimpleQueue()
+    lane = ThreadLane(calls.put, name="test", soon=soon.put, when_idle=lambda: idle.put(1))
+    assert idle.get(timeout=10)
+    results: list[object] = []
+    for _ in range(2):
+        lane.run_here(lambda: threading.current_thread().name, results.append)
+        assert results == []
+        soon.get_nowait()()
+        assert results.pop() == threading.current_thread().name
+        assert idle.get(timeout=10)
+
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow() -> bool:
+        begun.set()
+        return go_on.wait(10)
+
+    lane.run(slow, results.append)
+    assert begun.wait(10)
+    lane.run_here(lambda: threading.current_thread().name, results.append)
+    go_on.set()
+    for _ in range(2):
+        calls.get(timeout=10)()
+    assert results == [True, "test"], "a lane at work does it in its own thread, in order"
+    lane.close()
+    assert soon.empty()
+
+
 class Groups:
-    def __init__(self, lane: Lane, store: MemoryStore) -> None:
+    def __init__(self, lane: Lane, store: MemoryStore, clock: Clock | None = None) -> None:
         self.durable: list[int] = []
         self.errors: list[Exception] = []
         self.store = store
         self.committer = Committer(
             store,
             lane,
-            ManualClock(),
+            clock or ManualClock(),
             Metrics(),
             committed=lambda: self.durable.append(self.committer.durable),
             failed=self._failed,
@@ -114,6 +154,47 @@ def test_the_next_group_fills_while_one_is_written() -> None:
     assert [g.body for g in groups.store.replay(0)] == [b"first", b"012345678"]
     assert groups.store.read(places[0], 5) == b"first"
     assert [groups.store.read(p, 1) for p in places[1:]] == [b"%d" % n for n in range(9)]
+
+
+def test_a_disk_that_rests_is_written_by_the_owner_and_a_busy_one_by_the_lane() -> None:
+    here: list[bool] = []
+
+    class Watched(SteppedLane):
+        def run(self, job: Job, done: Done) -> None:
+            here.append(False)
+            super().run(job, done)
+
+        def run_here(self, job: Job, done: Done) -> None:
+            here.append(True)
+            super().run(job, done)
+
+    class Disk(MemoryStore):
+        takes_ms = 0
+
+        def append(self, body: Sequence[Buffer]) -> int:
+            clock.advance(self.takes_ms)
+            return super().append(body)
+
+    clock, lane, disk = ManualClock(), Watched(), Disk()
+    groups = Groups(lane, disk, clock)
+
+    def write(size: int = 1) -> bool:
+        groups.put(bytes(size))
+        groups.committer.flush()
+        lane.step()
+        return here.pop()
+
+    assert not write(), "nobody knows yet how quick the disk is"
+    assert not write(), "it has not rested"
+    clock.advance(1)
+    assert write()
+    clock.advance(1)
+    assert not write(SMALL_BYTES + 1)
+    disk.takes_ms = 1
+    clock.advance(1)
+    assert write()
+    clock.advance(10)
+    assert not write(), "a slow disk is not waited for"
 
 
 def test_a_cut_ends_a_group_also_while_one_is_written() -> None:
