@@ -53,7 +53,8 @@ class Report:
 
 
 class Story:
-    def __init__(self, seed: int, hours: float, *, ordered: bool) -> None:
+    def __init__(self, seed: int, hours: float, *, ordered: bool, kill_every_s: float) -> None:
+        self.kill_every_s = kill_every_s
         self.random = random.Random(seed)
         self.until = hours * HOUR
         self.report = Report()
@@ -157,7 +158,7 @@ class Story:
             await asyncio.sleep(1)
             if self.now >= due and self.syphons:
                 self.random.choice(self.syphons)[1].is_over = True
-                due = self.now + self.random.expovariate(1 / 900)
+                due = self.now + self.random.expovariate(1 / self.kill_every_s)
             dead = [each for each in self.syphons if each[1].is_over]
             for each in dead:
                 self.syphons.remove(each)
@@ -248,9 +249,9 @@ class Story:
                 self.report.wrong.append(f"ledger: {mine} {what}, and the namespace says {theirs}")
 
 
-def tell(seed: int, hours: float, *, ordered: bool) -> Report:
+def tell(seed: int, hours: float, *, ordered: bool, kill_every_s: float = 900.0) -> Report:
     async def story() -> Report:
-        return await Story(seed, hours, ordered=ordered).tell()
+        return await Story(seed, hours, ordered=ordered, kill_every_s=kill_every_s).tell()
 
     return run(story())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -10,11 +9,9 @@ import pytest
 
 from tandem.pairing.ledger import Formula
 from tandem.pairing.moves import Hand
-from tandem.pairing.options import PairingOptions
-from tandem.pairing.pair import Pair
 from tandem.pairing.syphon import Syphon
+from tests.pairing.audit import idle
 from tests.pairing.hours import tell
-from tests.pairing.virtual import Life, LoopClock, World, run
 
 
 @pytest.mark.req("N9")
@@ -34,7 +31,7 @@ def test_it_sees_a_lost_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Hand, "must_look", property(lambda _: False))
     found: list[str] = []
     for seed in (4, 6, 8, 10):
-        found += tell(seed, 1.0, ordered=True).wrong
+        found += tell(seed, 1.0, ordered=True, kill_every_s=20.0).wrong
         if found:
             break
     assert any("came after" in wrong for wrong in found)
@@ -58,26 +55,10 @@ def test_it_sees_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.req("N11")
 @pytest.mark.req("N9")
 def test_what_an_idle_syphon_costs() -> None:
-    """Ten backlog queues, all healthy: 40 receives an hour, as the formula says, for a day."""
-
-    async def idle() -> tuple[int, int, int]:
-        clock = LoopClock(asyncio.get_running_loop(), 1)
-        there = World(1)
-        here = World(2)
-        life = Life()
-        options = PairingOptions()
-        pair = Pair(here.namespace("p", life), there.namespace("s", life), options, clock, None)
-        syphon = Syphon(pair)
-        task = asyncio.create_task(syphon.run())
-        await asyncio.sleep(3_600 + 10)
-        an_hour = pair.ledger.total()
-        await asyncio.sleep(23 * 3_600)
-        a_day = pair.ledger.total()
-        await syphon.stop()
-        await asyncio.gather(task, return_exceptions=True)
-        assert a_day.total == a_day.empty_receives, "nothing else"
-        return an_hour.empty_receives, a_day.empty_receives, there.counts["empty receives"]
-
-    an_hour, a_day, counted = run(idle())
-    assert an_hour == 40 == Formula(10).idle_receives(timedelta(hours=1))
-    assert a_day == 960 == Formula(10).idle_receives(timedelta(days=1)) == counted
+    """Ten backlog queues, all healthy: 40 receives an hour and 960 a day, as the formula says, and
+    nothing else."""
+    formula = Formula(10)
+    assert idle(10, 1) == (40, 40)
+    assert formula.idle_receives(timedelta(hours=1)) == 40
+    assert idle(10, 24) == (960, 960)
+    assert formula.idle_receives(timedelta(days=1)) == 960

@@ -6,10 +6,17 @@ import asyncio
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
-from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceivedMessage
+from azure.servicebus import (
+    ServiceBusClient,
+    ServiceBusMessage,
+    ServiceBusReceivedMessage,
+    ServiceBusSender,
+)
+from azure.servicebus.aio import ServiceBusSender as AsyncServiceBusSender
 from azure.servicebus.exceptions import (
     MessageNotFoundError,
     MessageSizeExceededError,
@@ -17,21 +24,30 @@ from azure.servicebus.exceptions import (
     ServiceBusConnectionError,
     ServiceBusError,
 )
+from azure.servicebus.management import ServiceBusAdministrationClient
 
 from tandem.client import Client
+from tandem.errors import ArgumentError
 from tandem.pairing import (
+    AzureAdministration,
     BacklogMessageSizeError,
     BacklogUnavailableError,
     EntityChanged,
     Health,
+    Namespace,
+    PairedSender,
     PairFaultedError,
     PairingOptions,
     Probe,
+    SideFaulted,
     pair_namespace,
 )
 from tandem.pairing import aio as paired_aio
 from tandem.pairing.options import BACKLOG_SETTINGS
+from tandem.pairing.probing import ping
 from tandem.testing import LocalBroker
+from tests.client.certificates import make as make_certificate
+from tests.pairing.turnstile import Turnstile, Way
 
 AT_ONCE = PairingOptions(
     backlog_queue_count=2,
@@ -118,6 +134,61 @@ def test_backlog_queues_are_made(primary: LocalBroker, secondary: LocalBroker) -
         assert len(entities.list_queues()) == 4, "nothing new, nothing gone"
 
 
+@pytest.mark.req("N1")
+@pytest.mark.req("N2")
+def test_other_ways_to_reach_them(primary: LocalBroker, tmp_path: Path) -> None:
+    """Who has no connection strings gives factories for clients, and the SDK's administration
+    client, which is over TLS only."""
+    certificate, key = make_certificate(tmp_path)
+    primary.create_queue("orders")
+    with LocalBroker.start(certificate=certificate, private_key=key) as secondary:
+        inside_tls = secondary.connection_string.replace(";UseDevelopmentEmulator=true", "")
+        administration = ServiceBusAdministrationClient.from_connection_string(
+            inside_tls, connection_verify=str(certificate)
+        )
+
+        def connect(**more: Any) -> ServiceBusClient:
+            return ServiceBusClient.from_connection_string(secondary.connection_string, **more)
+
+        second = Namespace("b", connect, administration=AzureAdministration(administration))
+        chosen = options(primary_name="contoso", backlog_queue_count=1)
+        with administration, pair_namespace(primary.connection_string, second, chosen) as bus:
+            made = administration.get_queue("contoso/x-servicebus-transfer/0")
+            assert made.max_delivery_count == BACKLOG_SETTINGS["MaxDeliveryCount"]
+            assert made.max_size_in_megabytes == 5120
+            assert made.lock_duration == timedelta(minutes=1)
+            assert made.dead_lettering_on_message_expiration
+            bus.engage("orders", hold=True)
+            with bus.get_queue_sender("orders") as sender:
+                sender.send_messages(ServiceBusMessage("x"))
+            assert second.administration is not None
+            assert second.administration.depth(made.name).waiting == 1
+            assert not second.administration.ensure_queue(made.name)
+
+
+def test_strings_of_one_entity(primary: LocalBroker, secondary: LocalBroker) -> None:
+    """Are of no use to a pair, and it says so."""
+    with pytest.raises(ArgumentError, match="EntityPath"):
+        pair_namespace(f"{primary.connection_string}EntityPath=q", secondary.connection_string)
+    with pytest.raises(ValueError, match="at least one secondary"):
+        pair_namespace(primary.connection_string, [])
+
+
+def test_it_has_what_the_sdks_sender_has(primary: LocalBroker, secondary: LocalBroker) -> None:
+    """Every call and property, of both halves of the SDK."""
+    for mine, theirs in (
+        (PairedSender, ServiceBusSender),
+        (paired_aio.PairedSender, AsyncServiceBusSender),
+    ):
+        public = {name for name in dir(theirs) if not name.startswith("_")}
+        assert public <= set(dir(mine)), public - set(dir(mine))
+    with pair_namespace(primary.connection_string, secondary.connection_string, AT_ONCE) as bus:
+        sender = bus.get_queue_sender("orders", client_identifier="me")
+        assert sender.client_identifier == "me"
+        assert sender.fully_qualified_namespace == primary.address
+        assert sender.entity_name == "orders"
+
+
 # --- N3 to N8 -------------------------------------------------------------------------------------
 
 
@@ -189,6 +260,31 @@ def disable(broker: LocalBroker, queue: str) -> None:
 
 def enable(broker: LocalBroker, queue: str) -> None:
     Client(broker.connection_string).entities.update_queue(queue, Status="Active")
+
+
+@pytest.mark.req("N4")
+@pytest.mark.req("N8")
+@pytest.mark.parametrize("how", list(Probe))
+def test_a_primary_that_is_silent(primary: LocalBroker, secondary: LocalBroker, how: Probe) -> None:
+    """It takes connections and says nothing: a time-out is a failure, also of a link that was never
+    open, of a batch, and of a probe. It speaks again: the sender is back."""
+    primary.create_queue("orders")
+    chosen = options(probe=how, primary_name="p", send_timeout=timedelta(seconds=1))
+    with Turnstile(primary.port) as turnstile:
+        way_in = primary.connection_string.replace(primary.address, f"127.0.0.1:{turnstile.port}")
+        with pair_namespace(way_in, secondary.connection_string, chosen) as bus:
+            turnstile.turn(Way.SILENT)
+            sender = bus.get_queue_sender("orders")
+            batch = sender.create_message_batch()
+            batch.add_message(ServiceBusMessage("one"))
+            sender.send_messages(batch)
+            bus.mark_healthy("orders")
+            sender.send_messages(ServiceBusMessage("two"))
+            assert bus.ledger.total().backlog_sends == 2
+            turnstile.turn(Way.OPEN)
+            eventually(lambda: bus.status().entities[0].health is Health.HEALTHY)
+            sender.send_messages(ServiceBusMessage("three"))
+    assert [str(each) for each in received(primary, "orders", 1)] == ["three"]
 
 
 @pytest.mark.req("N4")
@@ -300,6 +396,30 @@ def test_a_batch_that_grows_is_split(primary: LocalBroker, secondary: LocalBroke
 
 
 @pytest.mark.req("N8")
+def test_the_ping() -> None:
+    """Empty, of its content type, with a second to live."""
+    made = ping()
+    assert made.content_type == "application/vnd.ms-servicebus-ping"
+    assert made.time_to_live == timedelta(seconds=1)
+    assert made.body is None
+
+
+@pytest.mark.req("N8")
+def test_a_ping_to_sessions(primary: LocalBroker, secondary: LocalBroker) -> None:
+    """A queue with sessions takes it, though it has no session id; it is counted nowhere."""
+    primary.create_queue("orders", RequiresSession=True)
+    with pair_namespace(primary.connection_string, secondary.connection_string, AT_ONCE) as bus:
+        bus.engage("orders")
+        eventually(lambda: bus.status().entities[0].health is Health.HEALTHY)
+        assert bus.ledger.total().pings == 1
+        assert bus.status().changes == {
+            (Health.HEALTHY, Health.FAILED_OVER): 1,
+            (Health.FAILED_OVER, Health.HEALTHY): 1,
+        }
+    assert depth(primary, "orders") == 0
+
+
+@pytest.mark.req("N8")
 @pytest.mark.parametrize("how", list(Probe))
 def test_probes(primary: LocalBroker, secondary: LocalBroker, how: Probe) -> None:
     """By ping or by a link alone: the entity is healthy again when it answers. A link is no
@@ -398,6 +518,39 @@ def test_close_and_fault(primary: LocalBroker, secondary: LocalBroker, side: str
         assert [event.side for event in events if hasattr(event, "side")] == [
             "secondary" if side == "primary" else "primary"
         ]
+
+
+@pytest.mark.req("N10")
+@pytest.mark.parametrize("side", ["primary", "secondary"])
+def test_fault_with_asyncio(primary: LocalBroker, secondary: LocalBroker, side: str) -> None:
+    """One side is faulted: its senders say why at once. The other does not follow within the
+    grace, so the syphon faults it, and its senders say that."""
+    primary.create_queue("orders")
+    assert timedelta(seconds=5) == PairingOptions().close_grace
+    chosen = options(enable_syphon=True, close_grace=timedelta(milliseconds=300))
+
+    async def story() -> None:
+        events: list[Any] = []
+        async with await paired_aio.pair_namespace(
+            primary.connection_string, secondary.connection_string, chosen
+        ) as bus:
+            bus.subscribe(events.append)
+            straight, around = bus.get_queue_sender("orders"), bus.get_queue_sender("bills")
+            bus.engage("bills", hold=True)
+            first, second = (straight, around) if side == "primary" else (around, straight)
+            await first.send_messages(ServiceBusMessage("x"))
+            await bus.fault(side, ServiceBusConnectionError(message="the line is cut"))
+            with pytest.raises(PairFaultedError, match="the line is cut"):
+                await first.send_messages(ServiceBusMessage("y"))
+            await eventually_so(
+                lambda: {bus.status().primary, bus.status().secondary} == {"faulted"}
+            )
+            with pytest.raises(PairFaultedError, match="did not follow"):
+                await second.send_messages(ServiceBusMessage("z"))
+            other = "secondary" if side == "primary" else "primary"
+            assert [event.side for event in events if isinstance(event, SideFaulted)] == [other]
+
+    asyncio.run(story())
 
 
 @pytest.mark.req("N10")

@@ -16,6 +16,7 @@ from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 from uuid import UUID
@@ -229,11 +230,18 @@ class Sender(_Handler):
     _max_batch_size_on_link = 0
 
     async def create_message_batch(self, max_size: int | None = None) -> ServiceBusMessageBatch:
-        if not await self._answered(None):
-            await asyncio.sleep(HANG_S)
+        if not self._max_message_size_on_link:
+            await self._open(HANG_S)
+        return ServiceBusMessageBatch(max_size)
+
+    async def _open(self, timeout: float) -> None:
+        if not await self._answered(timeout):
+            await asyncio.sleep(timeout)
             raise OperationTimeoutError()
         self._max_message_size_on_link = self._max_batch_size_on_link = 262_144
-        return ServiceBusMessageBatch(max_size)
+
+    async def _do_retryable_operation(self, operation: Any, timeout: float | None, **_: Any) -> Any:
+        return await operation(timeout or HANG_S)
 
     async def send_messages(self, message: Any, timeout: float | None = None) -> None:
         if not isinstance(message, ServiceBusMessageBatch):
@@ -262,7 +270,7 @@ class Receiver(_Handler):
         link = SimpleNamespace(
             _session=session, _received_delivery_tags=set(), current_link_credit=0
         )
-        self._handler = SimpleNamespace(_link=link)
+        self._handler = SimpleNamespace(_link=link, _received_messages=SimpleQueue())
 
     async def receive_messages(self, max_message_count: int, max_wait_time: float) -> list[Any]:
         loop = asyncio.get_running_loop()

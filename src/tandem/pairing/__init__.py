@@ -18,6 +18,7 @@ be Tandem or Azure. See docs/pairing.md.
     sending, probing    the steps of a send and of a probe, for both shells
     aio, blocking       the shells: what waits, what runs beside
     syphon      brings the backlog home (asyncio)
+    survey      what a pair looks like from outside
     namespaces  how a namespace is reached
     wire        the SDK, and the bytes of its messages
 

@@ -28,7 +28,7 @@ from tandem.pairing.ledger import Ledger
 from tandem.pairing.namespaces import ONE_TRY, ensure_backlog
 from tandem.pairing.options import PairingOptions
 from tandem.pairing.pair import PRIMARY, SECONDARY, Given, Pair, PairStatus
-from tandem.pairing.probing import MAX_LOOK_INTERVAL_S, look_home, probe
+from tandem.pairing.probing import look_home, probe
 from tandem.pairing.sending import Course, run_async
 from tandem.pairing.syphon import Syphon
 
@@ -155,10 +155,10 @@ class PairedNamespace:
         look = _Look(self)
         try:
             while entity.health is Health.RETURNING:
-                steps = look_home(look, entity, self._pair.heart, self._pair.ledger)
-                if not await run_async(steps):
+                steps = look_home(look, entity, self._pair.heart, self._pair.ledger, interval_s)
+                if (again_s := await run_async(steps)) is not None:
+                    interval_s = again_s
                     await asyncio.sleep(interval_s)
-                    interval_s = min(2 * interval_s, MAX_LOOK_INTERVAL_S)
         finally:
             self._looking.discard(entity.path)
             await self._close_clients(list(look.receivers.values()))
@@ -270,6 +270,10 @@ class PairedSender:
     @property
     def fully_qualified_namespace(self) -> str:
         return self._bus.primary_client.fully_qualified_namespace
+
+    @property
+    def client_identifier(self) -> str:
+        return str(self.primary_sender().client_identifier)
 
     async def send_messages(self, message: Any, *, timeout: float | None = None) -> None:
         """As the SDK's. When the entity has failed over, to a backlog queue: list and batch too, in

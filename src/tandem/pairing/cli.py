@@ -9,17 +9,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
-import time
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tandem.errors import ArgumentError, ConnectionLostError, TandemError
+from tandem.errors import ArgumentError, ConnectionLostError, TandemError, UnauthorizedError
 
 if TYPE_CHECKING:
+    from tandem.pairing.ledger import Operations
     from tandem.pairing.pair import Pair
+    from tandem.pairing.survey import Survey
     from tandem.pairing.syphon import Syphon
 
 DAYS_OF_MONTH: Final = 30
@@ -38,7 +37,7 @@ def add_commands(commands: Any) -> None:
         "--ledger", type=Path, metavar="FILE", help="keep the counts of `pairing cost` in this file"
     )
     syphon.add_argument(
-        "--every", type=float, default=10.0, metavar="SECONDS", help="how often to report (10)"
+        "--every", type=_length, default=10.0, metavar="SECONDS", help="how often to report (10)"
     )
     syphon.add_argument("--until-empty", action="store_true", help="end when nothing is left")
     syphon.set_defaults(run=_syphon)
@@ -50,19 +49,38 @@ def add_commands(commands: Any) -> None:
     )
     _add_pair(status)
     status.add_argument(
-        "--during", type=float, default=2.0, metavar="SECONDS", help="measure the rate so long (2)"
+        "--during",
+        type=_length,
+        default=2.0,
+        metavar="SECONDS",
+        help="measure the rate so long (2)",
+    )
+    status.add_argument(
+        "--entities",
+        action="store_true",
+        help="for which entities messages wait: one or more peeks for each queue that has some",
     )
     status.add_argument("--json", action="store_true")
     status.set_defaults(run=_status)
 
     cost = tools.add_parser("cost", help="operations that pairing has cost, beside the formula")
-    cost.add_argument("--queues", type=int, default=10, help="backlog queues (10)")
-    cost.add_argument("--syphons", type=int, default=1, help="processes with a syphon (1)")
-    cost.add_argument("--messages", type=int, default=0, help="messages through the backlog")
-    cost.add_argument("--entities", type=int, default=0, help="entities that were unavailable")
-    cost.add_argument("--outage", type=float, default=0, metavar="MINUTES", help="for how long")
-    cost.add_argument("--ping-interval", type=float, default=1, metavar="MINUTES")
-    cost.add_argument("--ledger", type=Path, action="append", default=[], metavar="FILE")
+    cost.add_argument("--queues", type=_count, default=10, help="backlog queues (10)")
+    cost.add_argument("--syphons", type=_count, default=1, help="processes with a syphon (1)")
+    cost.add_argument("--hours", type=_length, help="that the syphons have run")
+    cost.add_argument("--messages", type=_count, help="messages through the backlog")
+    cost.add_argument("--entities", type=_count, default=0, help="entities that were unavailable")
+    cost.add_argument("--outage", type=_length, metavar="MINUTES", help="for how long")
+    cost.add_argument(
+        "--ping-interval", type=_length, default=1, metavar="MINUTES", help="between pings (1)"
+    )
+    cost.add_argument(
+        "--ledger",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="of `tandem syphon`, or what `bus.ledger.as_json()` gave; several are added up",
+    )
     cost.set_defaults(run=_cost)
 
 
@@ -77,6 +95,23 @@ def _add_pair(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--queues", type=int, default=10, help="backlog queues (10)")
     parser.add_argument("--name", help="of the primary, if its host name is not used")
     parser.add_argument("--verbose", action="store_true")
+
+
+def _length(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 1e9:
+        raise ValueError(text)
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise ValueError(text)
+    return value
+
+
+_length.__name__, _count.__name__ = "length of time", "count"  # so argparse calls them
 
 
 def _pair(options: argparse.Namespace) -> Pair:
@@ -113,8 +148,10 @@ def _syphon(options: argparse.Namespace) -> int:
     pair = _pair(options)
     try:
         return asyncio.run(_run_syphon(pair, options))
-    except ConnectionLostError as error:
-        raise ArgumentError(f"The secondary does not answer: {error}") from error
+    except (ConnectionLostError, UnauthorizedError) as error:
+        from tandem.pairing.survey import why
+
+        raise type(error)(f"The secondary {why(error)}") from error
 
 
 async def _run_syphon(pair: Pair, options: argparse.Namespace) -> int:
@@ -129,6 +166,8 @@ async def _run_syphon(pair: Pair, options: argparse.Namespace) -> int:
         await asyncio.to_thread(
             ensure_backlog, namespace, pair.name, pair.options.backlog_queue_count
         )
+    earlier = _kept(options.ledger)
+    _keep(pair, earlier, options.ledger)
     syphon = Syphon(pair)
     running = asyncio.create_task(syphon.run())
     stopped = asyncio.Event()
@@ -141,18 +180,15 @@ async def _run_syphon(pair: Pair, options: argparse.Namespace) -> int:
         with suppress(TimeoutError):
             await asyncio.wait_for(stopped.wait(), 0.5 if options.until_empty else options.every)
         told = _tell(syphon, told)
-        _keep(pair, options.ledger)
-        if options.until_empty and await asyncio.to_thread(_is_empty, pair, syphon):
-            break
+        _keep(pair, earlier, options.ledger)
+        with suppress(TandemError):  # it cannot be asked now, so it is not known to be empty
+            if options.until_empty and await asyncio.to_thread(syphon.is_empty):
+                break
     await syphon.stop()
-    await asyncio.gather(running, return_exceptions=True)
+    await running
     _tell(syphon, told)
-    _keep(pair, options.ledger)
+    _keep(pair, earlier, options.ledger)
     return 0
-
-
-def _is_empty(pair: Pair, syphon: Syphon) -> bool:
-    return syphon.flow.in_hand == 0 and sum(waiting for _, waiting, _ in _depths(pair)) == 0
 
 
 def _tell(syphon: Syphon, told: str) -> str:
@@ -169,88 +205,86 @@ def _tell(syphon: Syphon, told: str) -> str:
     return text
 
 
-def _keep(pair: Pair, path: Path | None) -> None:
+def _kept(path: Path | None) -> Operations:
+    """What a ledger has from earlier runs."""
+    from tandem.pairing.ledger import Operations
+
+    if path is None or not path.exists():
+        return Operations()
+    try:
+        return Operations.read(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ArgumentError(f"{path} is not a ledger: {error}") from error
+
+
+def _keep(pair: Pair, earlier: Operations, path: Path | None) -> None:
     if path is not None:
         aside = path.with_name(path.name + ".new")
-        aside.write_text(pair.ledger.as_json(), encoding="utf-8")
+        aside.write_text(earlier.plus(pair.ledger.total()).as_json(), encoding="utf-8")
         aside.replace(path)
 
 
 # --- status ---------------------------------------------------------------------------------------
 
 
-def _depths(pair: Pair) -> list[tuple[str, int, int]]:
-    """Path, waiting, dead-lettered of every backlog queue."""
-    from tandem.pairing.options import backlog_path
-
-    found = []
-    for namespace in pair.secondaries:
-        assert namespace.administration is not None
-        for index in range(pair.options.backlog_queue_count):
-            depth = namespace.administration.depth(backlog_path(pair.name, index))
-            found.append((depth.path, depth.waiting, depth.dead_lettered))
-    return found
-
-
-def measured(
-    depths: Callable[[], list[tuple[str, int, int]]], seconds: float
-) -> tuple[list[tuple[str, int, int]], float]:
-    """The depths now, and how many messages a second have left since `seconds` ago."""
-    before = sum(waiting for _, waiting, _ in depths())
-    begin = time.monotonic()
-    time.sleep(seconds)
-    now = depths()
-    elapsed = time.monotonic() - begin
-    return now, (before - sum(waiting for _, waiting, _ in now)) / max(elapsed, 1e-9)
-
-
 def _status(options: argparse.Namespace) -> int:
+    from tandem.pairing.survey import survey
+
     pair = _pair(options)
-    answer = _asked(pair)
-    try:
-        depths, rate = measured(lambda: _depths(pair), options.during)
-    except ConnectionLostError as error:
-        raise ArgumentError(f"The secondary does not answer: {error}") from error
-    waiting = sum(each for _, each, _ in depths)
-    drain_s = waiting / rate if waiting and rate > 0 else None
-    if options.json:
-        status = {
-            "primary": answer or "answers",
-            "queues": [
-                {"path": path, "waiting": each, "dead_lettered": dead}
-                for path, each, dead in depths
-            ],
-            "waiting": waiting,
-            "messages_per_second": round(rate, 1),
-            "seconds_to_drain": None if drain_s is None else round(drain_s, 1),
-        }
-        print(json.dumps(status, indent=2))
-        return 0
-    print(f"primary '{pair.name}': {answer or 'answers'}")
-    for path, each, dead in depths:
-        note = f", {dead:,} dead-lettered" if dead else ""
-        print(f"  {path}: {each:,} waiting{note}")
-    print(f"{waiting:,} wait in {len(depths)} backlog queues, {rate:,.1f} leave a second", end="")
+    found = survey(pair, options.during, with_entities=options.entities)
+    (_show_json if options.json else _show)(found)
+    return 0 if found.is_whole else 1
+
+
+def _show_json(found: Survey) -> None:
+    drain_s = found.seconds_to_drain
+    status = {
+        "primary": found.primary.state,
+        "secondaries": [{"name": each.name, "state": each.state} for each in found.secondaries],
+        "queues": [
+            {
+                "secondary": secondary,
+                "path": depth.path,
+                "waiting": depth.waiting,
+                "dead_lettered": depth.dead_lettered,
+            }
+            for secondary, depth in found.depths
+        ],
+        "missing_queues": list(found.missing),
+        "waiting": found.waiting,
+        "messages_per_second": round(found.rate, 1),
+        "seconds_to_drain": None if drain_s is None else round(drain_s, 1),
+        **({} if found.entities is None else {"entities": dict(found.entities)}),
+    }
+    print(json.dumps(status, indent=2))
+
+
+def _show(found: Survey) -> None:
+    print(f"primary '{found.primary.name}': {found.primary.state}")
+    for number, side in enumerate(found.secondaries):
+        print(f"secondary '{side.name}': {side.state}")
+        for secondary, depth in found.depths:
+            if secondary == number:
+                note = f", {depth.dead_lettered:,} dead-lettered" if depth.dead_lettered else ""
+                print(f"  {depth.path}: {depth.waiting:,} waiting{note}")
+    if found.missing:
+        print(
+            f"{len(found.missing)} backlog queues are not there, as {found.missing[0]}: "
+            "was this pair ever made, and are --queues and --name those of its senders?"
+        )
+    waiting, drain_s = found.waiting, found.seconds_to_drain
+    print(
+        f"{waiting:,} wait in {len(found.depths)} backlog queues, {found.rate:,.1f} leave a second",
+        end="",
+    )
     if drain_s is not None:
         print(f", empty in {timedelta(seconds=round(drain_s))}")
     elif waiting:
         print(": the backlog does not shrink (does a syphon run, is the primary there?)")
     else:
         print()
-    return 0
-
-
-def _asked(pair: Pair) -> str | None:
-    """Why the primary does not answer; None if it does."""
-    assert pair.primary.administration is not None
-    try:
-        # The name need not exist: an answer is an answer.
-        pair.primary.administration.depth(f"{pair.name}/x-servicebus-transfer/0")
-    except (TandemError, OSError) as error:
-        from tandem.errors import EntityNotFoundError
-
-        return None if isinstance(error, EntityNotFoundError) else f"does not answer: {error}"
-    return None
+    for path, count in sorted((found.entities or {}).items()):
+        print(f"  for '{path}': {count:,} seen")
 
 
 # --- cost -----------------------------------------------------------------------------------------
@@ -259,6 +293,11 @@ def _asked(pair: Pair) -> str | None:
 def _cost(options: argparse.Namespace) -> int:
     from tandem.pairing.ledger import Formula, Operations
 
+    total = Operations()
+    for path in options.ledger:
+        if not path.exists():
+            raise ArgumentError(f"There is no ledger {path}.")
+        total = total.plus(_kept(path))
     formula = Formula(options.queues, options.syphons)
     print(f"The formula, for {options.queues} backlog queues and {options.syphons} syphon(s):")
     for label, period in (
@@ -267,38 +306,42 @@ def _cost(options: argparse.Namespace) -> int:
         (f"{DAYS_OF_MONTH} days", timedelta(days=DAYS_OF_MONTH)),
     ):
         print(f"  idle, {label}: {formula.idle_receives(period):,} receives")
+    messages = options.messages
+    if messages is None:
+        messages = max(total.backlog_sends, total.syphon_sends)
     print(
-        f"  {options.messages:,} messages through the backlog: "
-        f"{formula.syphoned(options.messages):,} operations (send, receive, send, receive)"
+        f"  {messages:,} messages through the backlog: {formula.syphoned(messages):,} operations "
+        "(send, receive, send, receive)"
     )
-    pings = formula.pings(
-        options.entities,
-        timedelta(minutes=options.outage),
-        timedelta(minutes=options.ping_interval),
-    )
-    print(
-        f"  {options.entities:,} entities unavailable for {options.outage:g} min: {pings:,} pings"
-    )
-    if not options.ledger:
-        return 0
-    total = Operations()
-    for path in options.ledger:
-        try:
-            total = total.plus(Operations.read(json.loads(path.read_text(encoding="utf-8"))))
-        except (ValueError, TypeError, AttributeError) as error:
-            print(f"tandem: {path} is not a ledger: {error}", file=sys.stderr)
-            return 1
-    print("The ledger:")
-    rows = {
-        "sent to backlogs": total.backlog_sends,
-        "received from backlogs": total.backlog_receives,
-        "sent home": total.syphon_sends,
-        "to be received at home": total.expected_receives,
-        "long polls that brought nothing": total.empty_receives,
-        "pings": total.pings,
-        "peeks, to keep an order": total.peeks,
-    }
-    for name, count in rows.items():
-        print(f"  {name}: {count:,}")
-    print(f"  in all: {total.total:,} (dead-lettered: {total.dead_letters:,})")
+    pings = None
+    if options.outage is not None:
+        outage, interval = options.outage, options.ping_interval
+        pings = formula.pings(
+            options.entities, timedelta(minutes=outage), timedelta(minutes=interval)
+        )
+        print(f"  {options.entities:,} entities unavailable for {outage:g} min: {pings:,} pings")
+    if options.ledger:
+        polls = None
+        if options.hours is not None:
+            polls = formula.idle_receives(timedelta(hours=options.hours))
+        _show_ledger(total, messages, polls, pings)
     return 0
+
+
+def _show_ledger(total: Operations, messages: int, polls: int | None, pings: int | None) -> None:
+    """What was counted, beside what the formula says; nothing where it has not been told enough."""
+    rows: list[tuple[str, int, int | None]] = [
+        ("sent to backlogs", total.backlog_sends, messages),
+        ("received from backlogs", total.backlog_receives, messages),
+        ("sent home", total.syphon_sends, messages),
+        ("to be received at home", total.expected_receives, messages),
+        ("long polls that brought nothing", total.empty_receives, polls),
+        ("pings", total.pings, pings),
+        ("peeks, to keep an order", total.peeks, None),
+        ("in all", total.total, None),
+    ]
+    print(f"{'The ledger:':36}{'counted':>12}{'formula':>12}")
+    for name, counted, by_formula in rows:
+        beside = "" if by_formula is None else f"{by_formula:,}"
+        print(f"  {name:34}{counted:>12,}{beside:>12}".rstrip())
+    print(f"  dead-lettered, because nobody could understand them: {total.dead_letters:,}")

@@ -34,6 +34,8 @@ from tandem.pairing.options import PairingOptions, millis
 
 _log: Final = logging.getLogger("tandem.pairing")
 
+GATE_MS: Final = 2_000
+"""Longer than this no sender waits behind the gate, whatever becomes of the look."""
 PROBE_LOST_MS: Final = 120_000
 """A probe without an answer for so long is given up; its own time-out is shorter by far."""
 
@@ -114,8 +116,9 @@ class Entity:
     """Backlog queues that may have messages for it, from this pair."""
     under_way: int = 0
     """Sends to backlogs that are not answered yet."""
-    is_gated: bool = False
-    """Its backlog is looked through, and nothing may be added meanwhile: sends wait."""
+    gated_until_ms: Millis = 0
+    """Above 0: its backlog is looked through, and nothing may be added meanwhile: sends wait, but
+    not beyond this."""
 
     @property
     def uses_primary(self) -> bool:
@@ -274,13 +277,15 @@ class Heart:
     def gate(self, entity: Entity, *, is_shut: bool) -> None:
         """Let sends of the entity wait, while somebody makes sure that its backlog is empty."""
         with self._lock:
-            entity.is_gated = is_shut
+            entity.gated_until_ms = self.clock.now_ms() + GATE_MS if is_shut else 0
 
     def came_home(self, entity: Entity) -> bool:
         """No backlog queue has a message of this pair for the entity, behind a shut gate. False if
-        one is still on its way there, so that it has to be looked at again."""
+        one is still on its way there, or came through meanwhile, so that it has to be looked at
+        again."""
         with self._lock:
-            if not entity.is_gated or entity.under_way or entity.health is not Health.RETURNING:
+            is_gated = entity.gated_until_ms > 0
+            if not is_gated or entity.under_way or entity.health is not Health.RETURNING:
                 return False
             self._change(entity, Health.HEALTHY, "its backlog is home")
             return True
@@ -330,8 +335,9 @@ class Heart:
         """A send of messages for `entity` to `queue` begins. False: not now, the gate is shut or
         the primary is used again."""
         with self._lock:
-            if entity.is_gated or entity.uses_primary:
+            if entity.uses_primary or entity.gated_until_ms > self.clock.now_ms():
                 return False
+            entity.gated_until_ms = 0
             entity.used.add(queue)
             entity.under_way += 1
             return True

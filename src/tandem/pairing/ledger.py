@@ -61,9 +61,13 @@ class Operations:
     def row(self) -> tuple[int, ...]:
         return tuple(getattr(self, each.name) for each in fields(self))
 
+    def as_json(self) -> str:
+        """For `read`, and for `tandem pairing cost --ledger`."""
+        return json.dumps(asdict(self), indent=2)
+
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Self:
-        """From what `Ledger.as_json` wrote; unknown kinds are of a later version, and left out."""
+        """From what `as_json` wrote; unknown kinds are of a later version, and left out."""
         known = {each.name for each in fields(cls)}
         return cls(**{name: int(count) for name, count in stored.items() if name in known})
 
@@ -86,7 +90,8 @@ class Ledger:
             return Operations(**self._counts)
 
     def as_json(self) -> str:
-        return json.dumps(asdict(self.total()), indent=2)
+        """For a file that `tandem pairing cost --ledger` reads."""
+        return self.total().as_json()
 
 
 @dataclass(frozen=True, slots=True)

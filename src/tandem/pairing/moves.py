@@ -1,9 +1,10 @@
 """What the syphon has in its hands, and what of it may go now: the order of N9, without I/O.
 
 The rule: a message goes home only when no earlier one of its group is left in its backlog queue. A
-group is what one session of one entity gets, or one entity without sessions. Whoever holds the
-earlier one, this syphon, another one or one that was killed, its lock has to end first. So any
-number of syphons may run, and be killed, and the order is kept.
+group is what one session of one entity gets, or one entity without sessions; where there is one
+backlog queue only, all that one entity gets, so that the order of each sender is kept. Whoever
+holds the earlier one, this syphon, another one or one that was killed, its lock has to end first.
+So any number of syphons may run, and be killed, and the order is kept.
 
 Sequence numbers have no gaps, so in the usual case the numbers in hand follow on what is known to
 be gone, and nothing has to be asked. Otherwise the queue is looked at (a peek shows locked messages
@@ -123,6 +124,8 @@ class Hand:
 
     items: dict[int, Item] = field(default_factory=dict)
     """By number."""
+    is_whole: bool = False
+    """Whether all that one entity gets is one group, whatever its sessions."""
     gone_below: int = 0
     """No message with a lower number is left in the queue."""
     _done: set[int] = field(default_factory=set)
@@ -143,7 +146,7 @@ class Hand:
         others = self._others if self.must_look else {}
         for number in sorted(self.items):
             item = self.items[number]
-            group = item.restored.group
+            group = self._group(item.restored.group)
             if group in stopped:
                 continue
             if number > others.get(group, number) or held(item):
@@ -151,6 +154,9 @@ class Hand:
                 continue
             found.setdefault(group[0], []).append(item)
         return found
+
+    def _group(self, group: Group) -> Group:
+        return (group[0], None) if self.is_whole else group
 
     # --- what others have -------------------------------------------------------------------------
 
@@ -170,7 +176,7 @@ class Hand:
         for number, group, _ in seen:
             present.add(number)
             if number not in self.items:
-                self._others.setdefault(group, number)
+                self._others.setdefault(self._group(group), number)
         if not self.items:
             return
         lowest, highest = min(self.items), max(self.items)
@@ -201,11 +207,13 @@ class Hand:
         too: those could not go before them."""
         limit_ms = now_ms - STALE_MS
         old = [item for item in self.items.values() if item.since_ms <= limit_ms]
-        groups = {item.restored.group: item.number for item in sorted(old, key=_by_number)[::-1]}
+        oldest: dict[Group, int] = {}
+        for item in sorted(old, key=_by_number):
+            oldest.setdefault(self._group(item.restored.group), item.number)
         return [
             item
             for item in self.items.values()
-            if item.number >= groups.get(item.restored.group, item.number + 1)
+            if item.number >= oldest.get(self._group(item.restored.group), item.number + 1)
         ]
 
 

@@ -6,7 +6,7 @@ Here is also N10, which side may go on when the other has ended, as a small stat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,7 +17,7 @@ from tandem.model import NEVER, Millis
 from tandem.pairing.failures import PairFaultedError
 from tandem.pairing.heart import BacklogQueue, Health, Heart, Listener, SideFaulted
 from tandem.pairing.ledger import Ledger, Operations
-from tandem.pairing.namespaces import Namespace
+from tandem.pairing.namespaces import Depth, Namespace
 from tandem.pairing.options import PairingOptions, backlog_path, millis
 
 Given: TypeAlias = str | Namespace
@@ -94,6 +94,8 @@ class PairStatus:
     primary: SideState
     secondary: SideState
     operations: Operations
+    changes: Mapping[tuple[Health, Health], int]
+    """How often an entity went from one state to another."""
 
 
 class Pair:
@@ -122,6 +124,20 @@ class Pair:
     def path_of(self, queue: BacklogQueue) -> str:
         return backlog_path(self.name, queue.place)
 
+    def backlog_queues(self) -> list[BacklogQueue]:
+        """Of all secondaries."""
+        return [
+            BacklogQueue(secondary, place)
+            for secondary in range(len(self.secondaries))
+            for place in range(self.options.backlog_queue_count)
+        ]
+
+    def depth(self, queue: BacklogQueue) -> Depth:
+        """Asks its namespace, and blocks meanwhile."""
+        administration = self.secondaries[queue.secondary].administration
+        assert administration is not None
+        return administration.depth(self.path_of(queue))
+
     def status(self) -> PairStatus:
         entities = [
             EntityStatus(
@@ -134,7 +150,14 @@ class Pair:
             for queue in self.heart.out_of_rotation()
         ]
         state = self.sides.state
-        return PairStatus(entities, out, state[PRIMARY], state[SECONDARY], self.ledger.total())
+        return PairStatus(
+            entities,
+            out,
+            state[PRIMARY],
+            state[SECONDARY],
+            self.ledger.total(),
+            dict(self.heart.changes),
+        )
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         return self.heart.subscribe(listener)

@@ -10,9 +10,9 @@ from typing import Any, Final, Protocol
 from azure.servicebus import ServiceBusMessage
 
 from tandem.model import PING_CONTENT_TYPE
-from tandem.pairing import aliases
-from tandem.pairing.failures import FAILURES
-from tandem.pairing.heart import BacklogQueue, Entity, Heart
+from tandem.pairing import aliases, wire
+from tandem.pairing.failures import FAILURES, is_message_refused
+from tandem.pairing.heart import GATE_MS, BacklogQueue, Entity, Heart
 from tandem.pairing.ledger import Ledger
 from tandem.pairing.options import Probe
 from tandem.pairing.sending import Steps
@@ -30,12 +30,10 @@ FIRST: Final = 1
 """The first sequence number there can be. To 0 the SDK says "where the last peek ended"."""
 FEW: Final = 50
 """So few may still be on their way when the gate is shut for the last of them."""
-GATE_S: Final = 2.0
-"""Longer than this no sender waits behind the gate."""
 LOOK_S: Final = 0.05
 """Between two looks behind the gate; then ever longer."""
 MAX_LOOK_INTERVAL_S: Final = 60.0
-"""Between two tries; each that fails doubles it."""
+"""Between two looks; each that finds many doubles it."""
 
 _PATH: Final = aliases.PATH.encode()
 
@@ -50,16 +48,17 @@ def probe(client: Any, entity: Entity, heart: Heart, ledger: Ledger) -> Steps[No
     interval_s = heart.options.ping_primary_interval.total_seconds()
     timeout_s = max(MIN_PROBE_S, min(interval_s, MAX_PROBE_S))
     failure: BaseException | None = None
-    sender = client.get_queue_sender(entity.path)
+    sender = wire.in_time(client.get_queue_sender(entity.path))
     try:
         try:
             if heart.options.probe is Probe.PING:
                 yield sender.send_messages(ping(), timeout=timeout_s)
                 ledger.add("pings")
             else:
-                yield sender.create_message_batch()
+                yield wire.open_link(sender, timeout_s)
         except FAILURES as error:
-            failure = error
+            # Azure's queues with sessions refuse a ping for what it is: they take sends.
+            failure = None if is_message_refused(error) else error
         except Exception as error:  # noqa: BLE001 - the SDK trips in many ways
             # The entity stays failed over, and is asked again.
             _log.exception("a probe of %s failed", entity.path)
@@ -82,28 +81,33 @@ class Look(Protocol):
     def sleep(self, seconds: float) -> Any: ...
 
 
-def look_home(look: Look, entity: Entity, heart: Heart, ledger: Ledger) -> Steps[bool]:
+def look_home(
+    look: Look, entity: Entity, heart: Heart, ledger: Ledger, interval_s: float
+) -> Steps[float | None]:
     """With `ordered_return`: whether all that this pair has put into backlogs for the entity is
-    home; then it is healthy. Sends wait only for the last few messages."""
+    home; then it is healthy. Sends wait only for the last few messages. Returns when to look again
+    (None: it is home), `interval_s` after the last look: soon if few are left, else ever later."""
+    soon_s = heart.options.return_check_interval.total_seconds()
+    later_s = min(2 * interval_s, MAX_LOOK_INTERVAL_S)
     queues = sorted(entity.used)
     try:
         if (yield from _waiting(look, entity, queues, ledger)) > FEW:
-            return False
+            return later_s
         heart.gate(entity, is_shut=True)
-        deadline_ms = heart.now_ms() + int(GATE_S * 1000)
+        deadline_ms = heart.now_ms() + GATE_MS
         wait_s = LOOK_S
         while heart.now_ms() < deadline_ms:
             if not entity.under_way:
                 # Again: what was under way may have chosen another queue.
                 queues = sorted(entity.used)
                 if not (yield from _waiting(look, entity, queues, ledger)):
-                    return heart.came_home(entity)
+                    return None if heart.came_home(entity) else soon_s
             yield look.sleep(wait_s)
             wait_s *= 1.5
-        return False
+        return soon_s
     except FAILURES:
         _log.info("the backlog of %s cannot be looked at", entity.path, exc_info=True)
-        return False
+        return later_s
     finally:
         heart.gate(entity, is_shut=False)
 

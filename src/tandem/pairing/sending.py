@@ -169,6 +169,7 @@ class Course:
         if self.entity.uses_primary:
             sender = self._reach.primary_sender()
             try:
+                yield from self._opened(sender, None)
                 made: ServiceBusMessageBatch = yield sender.create_message_batch(max_size)
             except FAILURES as error:
                 if not self._heart.failed(self.entity, error):
@@ -179,6 +180,7 @@ class Course:
             queue = self._choose()
             sender = self._reach.backlog_sender(queue)
             try:
+                yield from self._opened(sender, None)
                 made = yield sender.create_message_batch(max_size)
             except FAILURES as error:
                 yield from self._give_up(queue, error)
@@ -204,8 +206,7 @@ class Course:
             before = done
             try:
                 sender = self._reach.backlog_sender(queue)
-                if not wire.is_open(sender):
-                    yield sender.create_message_batch()
+                yield from self._opened(sender, timeout)
                 payloads = self._aliased(originals[done:], first + done, queue)
                 limits = wire.limits_of(sender)
                 _check_sizes(originals[done:], payloads, limits[0])
@@ -222,6 +223,10 @@ class Course:
             finally:
                 self._heart.went(self.entity, done - before)
         return []
+
+    def _opened(self, sender: Any, timeout: float | None) -> Steps[None]:
+        if not wire.is_open(sender):
+            yield wire.open_link(sender, timeout or self._timeout_s)
 
     def _choose(self) -> BacklogQueue:
         if self.entity.sent_to_backlog == 0 and not self.entity.under_way:

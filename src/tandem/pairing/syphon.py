@@ -39,6 +39,7 @@ from tandem.pairing.heart import BacklogQueue
 from tandem.pairing.moves import (
     HOLD_MOST_MS,
     REFUSED_MOST_MS,
+    STALE_MS,
     Elsewhere,
     Flow,
     Hand,
@@ -79,10 +80,17 @@ REFUSED: Final = "TandemPairingRefused"
 class Syphon:
     """All backlog queues of a pair. `run` until `stop`; as many as one likes, anywhere."""
 
-    def __init__(self, pair: Pair, clock: Clock | None = None) -> None:
-        """`clock` if it runs in another thread than the rest of the pair."""
+    def __init__(
+        self,
+        pair: Pair,
+        clock: Clock | None = None,
+        queues: Sequence[BacklogQueue] | None = None,
+    ) -> None:
+        """`clock` if it runs in another thread than the rest of the pair; `queues` if others see to
+        the rest of the backlog queues."""
         self._pair = pair
         self._clock = clock or pair.clock
+        self._queues = pair.backlog_queues() if queues is None else list(queues)
         self._client: Any = None
         self._senders: dict[str, Any] = {}
         self._sending: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -97,9 +105,7 @@ class Syphon:
         pair = self._pair
         self._ended = asyncio.Event()
         self._client = pair.primary.async_client(**ONE_TRY)
-        for secondary in range(len(pair.secondaries)):
-            for index in range(pair.options.backlog_queue_count):
-                self._drains.append(_Drain(self, BacklogQueue(secondary, index)))
+        self._drains = [_Drain(self, queue) for queue in self._queues]
         self._tasks = [asyncio.create_task(drain.run()) for drain in self._drains]
         try:
             await asyncio.gather(*self._tasks)
@@ -137,6 +143,13 @@ class Syphon:
         for drain in self._drains:
             total = total.plus(drain.flow)
         return total
+
+    def is_empty(self) -> bool:
+        """Whether nothing is in hand, and nothing left in its queues. Asks their namespaces, and
+        blocks meanwhile."""
+        if self.flow.in_hand:
+            return False
+        return not any(self._pair.depth(queue).waiting for queue in self._queues)
 
     # --- sending home -----------------------------------------------------------------------------
 
@@ -192,7 +205,7 @@ class _Drain:
         self._pair = pair
         self._queue = queue
         self._path = pair.path_of(queue)
-        self._hand = Hand()
+        self._hand = Hand(is_whole=len(pair.backlog_queues()) == 1)
         self._elsewhere = Elsewhere()
         namespace = pair.secondaries[queue.secondary]
         self._client = namespace.async_client(**{**ONE_TRY, "user_agent": wire.USER_AGENT})
@@ -205,6 +218,8 @@ class _Drain:
         self._held_paths: set[str] = set()
         """Not empty: nothing is received until one of these answers."""
         self._looked_ms = 0
+        self._received_ms = 0
+        """When the last receive ended. What is late has been locked since about then."""
 
     async def run(self) -> None:
         try:
@@ -278,6 +293,9 @@ class _Drain:
             self._held_paths = held
             self._looked_ms = now_ms
             await self._give_back(list(hand.items.values()))
+            await _closed(self._receiver)  # which gives back what is late
+            self._count(self._receiver)
+            self._receiver = None
 
     async def _wait_held(self) -> None:
         """All that could be had is for destinations that fail: wait for one of them, and look from
@@ -304,20 +322,31 @@ class _Drain:
         return self._syphon._clock.now_ms()
 
     async def _receive(self, wait_s: float) -> int:
-        messages: list[ServiceBusReceivedMessage] = await self._current().receive_messages(
-            max_message_count=self._pair.options.syphon_batch, max_wait_time=wait_s
-        )
+        since_ms = self._received_ms
         receiver = self._current()
+        late = wire.late(receiver)
+        async with asyncio.timeout(wait_s + SEND_S + GRACE_S):
+            messages: list[ServiceBusReceivedMessage] = await receiver.receive_messages(
+                max_message_count=late or self._pair.options.syphon_batch, max_wait_time=wait_s
+            )
+        self._received_ms = self._now_ms()
+        if not late:
+            since_ms = self._received_ms
         wire.came_through(receiver, messages)
         await wire.no_more(receiver)
         if not messages:
             self._pair.ledger.add("empty_receives")
         self._count(receiver)
         self.flow.received += len(messages)
-        now_ms = self._now_ms()
+        if self._received_ms - since_ms >= STALE_MS:
+            # Nobody had time for them, and their locks end soon, or have ended.
+            self.flow.returned += len(messages)
+            with suppress(*FAILURES):
+                await self._settle(messages, Settlement.ABANDON)
+            return len(messages)
         for message in messages:
             try:
-                item = Item(message, restored(wire.bytes_of(message)), now_ms)
+                item = Item(message, restored(wire.bytes_of(message)), since_ms)
             except Unreadable as error:
                 await self._dead_letter([message], UNREADABLE, str(error))
                 continue

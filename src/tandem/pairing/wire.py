@@ -15,7 +15,10 @@ SDK decodes nothing, so nothing in a message can make it fail.
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from functools import partial
 from typing import Any, Final, cast
@@ -37,6 +40,7 @@ _PER_MESSAGE: Final = 8
 _LINK: Final = "_tandem_link"
 _MORE: Final = 5
 _PAYLOAD: Final = 11
+_AGAIN_S: Final = 0.1
 
 USER_AGENT: Final = "tandem-pairing"
 """In front of the SDK's own: a broker that rewrites values for the SDK's decoder (Tandem does) then
@@ -95,6 +99,20 @@ def _let_bytes_through(link: Any, counted: list[int]) -> None:
     link._incoming_transfer = transfer
 
 
+class _Always:
+    """In place of the event by which the SDK knows whether somebody receives: what comes a moment
+    later, on credit that was taken back, it would release, to be received and paid for again. It is
+    kept for the next receive instead (`late`)."""
+
+    def set(self) -> None:
+        pass
+
+    clear = set
+
+    def is_set(self) -> bool:
+        return True
+
+
 class _BytesTransport(PyamqpTransport):
     @staticmethod
     def send_messages(
@@ -134,13 +152,55 @@ _TRANSPORTS: Final[dict[Any, Any]] = {
 }
 
 
+def in_time(handler: Any) -> Any:
+    """Make a new sender of the blocking SDK keep to its time-out while it opens its link, too: it
+    waits without end for a side that takes the connection and then is silent."""
+    if handler._amqp_transport is not PyamqpTransport:
+        return handler
+    original = handler._open
+
+    def opened(timeout: float | None = None) -> None:
+        if handler._running or timeout is None:
+            original(timeout)
+            return
+        done = threading.Event()
+        cut: set[socket.socket] = set()
+        watch = threading.Thread(target=_cut_off, args=(handler, done, timeout, cut), daemon=True)
+        watch.start()
+        try:
+            original(timeout)
+        finally:
+            done.set()
+            watch.join()
+            for each in cut:  # the SDK has forgotten it
+                each.close()
+
+    handler._open = opened
+    return handler
+
+
+def _cut_off(
+    handler: Any, done: threading.Event, timeout_s: float, cut: set[socket.socket]
+) -> None:
+    """End the connection of a link that is not open in time; then the SDK raises."""
+    wait_s = timeout_s
+    while not done.wait(wait_s):
+        wait_s = _AGAIN_S  # it may not have had a socket yet
+        with suppress(AttributeError, OSError):
+            found = handler._handler._connection._transport.sock
+            found.shutdown(socket.SHUT_RDWR)
+            cut.add(found)
+
+
 def speak_bytes(handler: Any) -> Any:
     """Make a new sender or receiver of the SDK send `parcel`s and receive for `bytes_of`. A
     receiver must not prefetch."""
+    in_time(handler)
     transport = _TRANSPORTS.get(handler._amqp_transport)
     if transport is None:
         raise ValueError("A pair needs the SDK's own transport (uamqp_transport=False).")
-    if transport is _AsyncBytesTransport:
+    if transport is _AsyncBytesTransport and hasattr(handler, "receive_messages"):
+        handler._receive_context = _Always()
         transport = type("_Counting", (_AsyncBytesTransport,), {"counted": [0]})
     handler._amqp_transport = transport
     return handler
@@ -195,7 +255,16 @@ def parcels(
 
 
 def is_open(sender: Any) -> bool:
+    """Whether its limits are known: it has been open once."""
     return bool(sender._max_message_size_on_link)
+
+
+def open_link(sender: Any, timeout_s: float | None) -> Any:
+    """Something to wait for, with asyncio. (`create_message_batch` opens a link as well, but would
+    wait without end for a side that is silent.)"""
+    return sender._do_retryable_operation(
+        sender._open, timeout=timeout_s, operation_requires_timeout=True
+    )
 
 
 def limits_of(sender: Any) -> tuple[int, int]:
@@ -211,9 +280,16 @@ def bytes_of(message: ServiceBusReceivedMessage) -> bytes:
     return b"".join(message.body)
 
 
+def late(receiver: Any) -> int:
+    """Messages that came after the last receive had ended; the next one, for so many, has them at
+    once."""
+    handler = receiver._handler
+    return 0 if handler is None else int(handler._received_messages.qsize())
+
+
 async def no_more(receiver: Any) -> None:
-    """Take back the credit that a receive has left over: what comes while nobody receives is only
-    released again, and still counts as received."""
+    """Take back the credit that a receive has left over: a message whose lock runs while nobody
+    looks at it only waits."""
     link = receiver._handler._link
     if link.current_link_credit > 0:
         await link.flow(link_credit=0)

@@ -11,6 +11,7 @@ from tandem.clock import ManualClock
 from tandem.model import NEVER
 from tandem.pairing.failures import BacklogUnavailableError
 from tandem.pairing.heart import (
+    GATE_MS,
     BacklogChanged,
     BacklogQueue,
     EntityChanged,
@@ -255,6 +256,25 @@ def test_ordered_return() -> None:
     assert world.heart.came_home(world.entity)
     assert world.uses_primary()
     assert not world.heart.goes_to(world.entity, queue), "it is for the primary now"
+
+
+def test_the_gate_is_shut_for_a_moment_only() -> None:
+    """Whatever becomes of the look (a secondary that hangs), no sender waits for long; and what
+    went through meanwhile has to be looked for again."""
+    world = World(failover_interval=timedelta(), ordered_return=True)
+    queue = BacklogQueue(0, 0)
+    world.heart.failed(world.entity, DOWN)
+    world.heart.goes_to(world.entity, queue)
+    world.heart.went(world.entity, 1)
+    world.heart.probed(world.entity, None)
+    world.heart.gate(world.entity, is_shut=True)
+    world.clock.advance(GATE_MS - 1)
+    assert not world.heart.goes_to(world.entity, queue)
+    world.clock.advance(1)
+    assert world.heart.goes_to(world.entity, queue)
+    world.heart.went(world.entity, 1)
+    assert not world.heart.came_home(world.entity)
+    assert world.health() is Health.RETURNING
 
 
 def test_ordered_return_of_what_sent_nothing() -> None:

@@ -57,6 +57,18 @@ def test_a_gap_must_be_looked_at() -> None:
 
 
 @pytest.mark.req("N9")
+def test_one_backlog_queue_keeps_the_order_of_senders() -> None:
+    """Then a destination is one group, whatever its sessions; another destination is not held."""
+    made = hand(item(7, "a"), item(8, "b"), item(9, None, "other"), gone_below=5)
+    made.is_whole = True
+    made.look([seen(5, "c"), seen(7, "a"), seen(8, "b"), seen(9, None, "other")])
+    assert numbers(made) == [9]
+    assert sorted(each.number for each in made.stale(STALE_MS)) == [7, 8, 9]
+    made.look([seen(7, "a"), seen(8, "b"), seen(9, None, "other")])
+    assert numbers(made) == [7, 8, 9]
+
+
+@pytest.mark.req("N9")
 def test_a_later_one_elsewhere_does_not_hold() -> None:
     """Somebody has 8 of session a: 7 goes, 9 waits."""
     made = hand(item(7, "a"), item(9, "a"), gone_below=7)
