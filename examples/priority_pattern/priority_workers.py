@@ -17,7 +17,7 @@ class PriorityWorker(Worker):
 
     def finished(self, message: Any) -> None:
         PriorityWorker.done[self.work.level] += 1
-        PriorityWorker.order.append(self.work.level)
+        PriorityWorker.order.append(str(message).partition(" ")[0])
         print(f"  {type(self).__name__}: {message}", flush=True)
 
 

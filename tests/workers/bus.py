@@ -34,11 +34,11 @@ class Bus:
 
     def __init__(self, broker: TestBroker) -> None:
         self.broker = broker
-        self._client = Client(broker.connection_string)
+        self.lean = Client(broker.connection_string)
         self._senders: dict[str, Sender] = {}
 
     def close(self) -> None:
-        self._client.close()
+        self.lean.close()
 
     def queue(self, **settings: str | int | bool) -> str:
         """A new one."""
@@ -60,14 +60,17 @@ class Bus:
         return connect(self.broker.connection_string)
 
     def send(self, path: str, bodies: Sequence[str], **more: Any) -> None:
+        self.send_all(path, [OutgoingMessage(body.encode(), **more) for body in bodies])
+
+    def send_all(self, path: str, messages: Sequence[OutgoingMessage]) -> None:
         if path not in self._senders:
-            self._senders[path] = self._client.sender(path)
-        self._senders[path].send_all([OutgoingMessage(body.encode(), **more) for body in bodies])
+            self._senders[path] = self.lean.sender(path)
+        self._senders[path].send_all(messages)
 
     def left(self, path: str, *, dead: bool = False) -> list[Left]:
         """What nobody holds; it is not there any more then."""
         found: list[Left] = []
-        with self._client.receiver(dead_letter_path(path) if dead else path) as receiver:
+        with self.lean.receiver(dead_letter_path(path) if dead else path) as receiver:
             while messages := receiver.receive(100, wait_s=0):
                 receiver.complete(messages)
                 for each in messages:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pty
 import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -43,13 +48,13 @@ queue = "{low}"
 """
 
 
-def start(bus: Bus, file: Path, *more: str) -> subprocess.Popen[str]:
+def start(bus: Bus, file: Path, *more: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "tandem.cli", "workers", "run", str(file), "--every", "0.1"]
     environment = {**os.environ, "TANDEM_CONNECTION_STRING": bus.broker.connection_string}
     return subprocess.Popen(
         [*command, *more],
         env=environment,
-        stdout=subprocess.PIPE,
+        stdout=stdout,
         stderr=subprocess.STDOUT,
         text=True,
     )
@@ -122,6 +127,29 @@ def test_run_shows_a_line_for_each_level(bus: Bus, file: Path) -> None:
 
 
 @pytest.mark.req("P7")
+def test_a_terminal_shows_a_table(bus: Bus, file: Path) -> None:
+    """Drawn over the last one, and never wider than the terminal is."""
+    terminal, its_end = pty.openpty()
+    fcntl.ioctl(its_end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
+    process = start(bus, file, stdout=its_end)
+    os.close(its_end)
+    output = ""
+    while output.count("\x1b[3A") < 3:
+        output += os.read(terminal, 4_096).decode()
+    process.send_signal(signal.SIGTERM)
+    with suppress(OSError):  # a terminal whose other side is closed says so
+        while os.read(terminal, 4_096):
+            pass
+    assert process.wait(60) == 0
+    os.close(terminal)
+    head, high, low = output.split("\x1b[3A")[1].splitlines()
+    assert head.startswith("pool         level         waiting   oldest   rate/s")
+    assert high.startswith("mail         high  ")
+    assert low.startswith("             low  ")
+    assert all(len(line.removesuffix("\x1b[K")) <= 60 for line in (head, high, low))
+
+
+@pytest.mark.req("P7")
 @pytest.mark.parametrize("how", ["--fail-on-alert", "--for=2"])
 def test_a_missed_target_is_the_exit_code(bus: Bus, file: Path, how: str) -> None:
     """3: at the end, or at once; for whoever runs it from a script."""
@@ -178,3 +206,8 @@ def test_check_says_what_is_wrong(bus: Bus, file: Path) -> None:
         assert found.stderr == (
             "tandem: pools.toml: pool 'mail': unknown key 'seize' (did you mean 'size'?)\n"
         )
+    file.write_text(file.read_text().replace("seize", "size").replace(":Printing", ":Missing"))
+    for command[4] in ("check", "run"):
+        found = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert found.returncode == 2
+        assert "there is no worker 'printing_workers:Missing'" in found.stderr

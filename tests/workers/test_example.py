@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tandem.core.commands import CreateQueue
 from tandem.testing import LocalBroker
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,18 +36,9 @@ def test_a_topic_and_two_subscriptions() -> None:
 
 @pytest.mark.req("P9")
 @pytest.mark.req("P2")
-def test_one_native_priority_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same sender; the queue gives the levels. It is made in the broker's process, because
-    levels cannot be set over the network yet."""
-    monkeypatch.syspath_prepend(EXAMPLE)
-    for name in ("story", "priority_workers"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    settings = runpy.run_path(str(EXAMPLE / "native.py"))["SETTINGS"]
-    for name in ("story", "priority_workers"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
+def test_one_native_priority_queue() -> None:
+    """The same sender; the queue gives the levels, and is made over the wire."""
     with LocalBroker.start() as broker:
-        assert broker.server is not None
-        broker._run(broker.server.broker.engine.execute(CreateQueue("orders", settings)))
-        assert run("native.py", broker.connection_string, "orders").endswith(
-            "all high messages first\n"
-        )
+        output = run("native.py", broker.connection_string)
+    assert output.count("OrderWorker: ") == 20
+    assert output.endswith("all high messages first\n")

@@ -132,7 +132,7 @@ def test_locks_are_renewed_while_a_handler_works(bus: Bus) -> None:
         bus.send(queue, ["working", "in hand"])
         worker, clock = Holding(), MovableClock()
         # For the pool it is later than for the broker: so it renews at once.
-        clock.advance(59_500)
+        clock.not_before(round(bus.broker.clock.now().timestamp() * 1000) + 59_500)
         async with running(worker, client, options(queue), clock=clock) as pool:
             operations = pool.sources[0].operations
             await until(lambda: pool.sources[0].taken == 2)

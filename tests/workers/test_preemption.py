@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 import pytest
@@ -170,10 +169,8 @@ def test_modified_and_not_counted(bus: Bus) -> None:
 def test_many_preemptions_lose_nothing(bus: Bus) -> None:
     """The tool of `make preemption`, small: every step of every low message is done exactly once,
     no delivery is counted."""
-    started = time.monotonic()
     found = asyncio.run(preempt.measure(bus.broker, count=12))
     assert found.preemptions >= 12
     assert found.is_whole
     assert found.most_deliveries == 0
     assert len(found.delays_ms) == 12
-    assert time.monotonic() - started < 600

@@ -28,7 +28,8 @@ docs/priority.md.
     tasks       how they end
     running     several pools: looked at, scaled, watched
     status      the view, and the text for Prometheus: pure
-    pools_file  the configuration
+    pools_file  the configuration; `tables` reads its TOML
+    planning    a load, tried before anything is deployed: `tandem priority simulate`
 
 Nothing is imported before it is used: the command line comes through here, also without the SDK.
 """

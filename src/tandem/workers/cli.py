@@ -1,7 +1,7 @@
 """`tandem workers run` and `tandem workers check`.
 
-The SDK is imported when a command runs, not for its help. Exit codes: 0 all well, 2 the file is
-wrong, 3 a target is missed (at the end, or with --fail-on-alert as soon as one is).
+The SDK is imported when a command runs, not for its help. Exit code 3: a target is missed (at the
+end, or with --fail-on-alert as soon as one is).
 """
 
 from __future__ import annotations
@@ -9,20 +9,26 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import shutil
 import signal
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tandem.errors import ArgumentError
 
 if TYPE_CHECKING:
+    from tandem.client.board import Reporter
+    from tandem.workers.options import PoolOptions
     from tandem.workers.pools_file import PoolEntry, PoolsFile
     from tandem.workers.running import Overseer
+    from tandem.workers.status import PoolStatus
+    from tandem.workers.worker import Worker
 
-WRONG: Final = 2
 MISSED: Final = 3
 
 
@@ -49,6 +55,9 @@ def add_commands(commands: Any) -> None:
     run.add_argument(
         "--fail-on-alert", action="store_true", help="end with code 3 when a target is missed"
     )
+    run.add_argument(
+        "--console", action="store_true", help="also show them on the console of the namespace"
+    )
     run.add_argument("--child", metavar="POOL", help=argparse.SUPPRESS)
     run.set_defaults(run=_run)
     check = tools.add_parser("check", help="read such a file, and say what is wrong with it")
@@ -62,16 +71,16 @@ def _read(path: Path) -> PoolsFile:
     return read_pools(path.read_text(encoding="utf-8"), path.name)
 
 
-def _check(options: argparse.Namespace) -> int:
+def _load(path: Path, entry: PoolEntry) -> Worker:
     from tandem.workers.pools_file import load_worker
 
-    try:
-        found = _read(options.file)
-        for entry in found.pools:
-            load_worker(entry.worker, options.file.resolve().parent)
-    except ArgumentError as error:
-        print(f"tandem: {error}", file=sys.stderr)
-        return WRONG
+    return load_worker(entry.worker, path.resolve().parent)
+
+
+def _check(options: argparse.Namespace) -> int:
+    found = _read(options.file)
+    for entry in found.pools:
+        _load(options.file, entry)
     for entry in found.pools:
         pool = entry.options
         levels = " > ".join(f"{level.name} ({level.path})" for level in pool.levels)
@@ -88,25 +97,22 @@ def _run(options: argparse.Namespace) -> int:
     )
     # What the SDK says about links that come and go is said by the pools, in their words.
     logging.getLogger("azure").setLevel(logging.ERROR)
-    try:
-        found = _read(options.file)
-    except ArgumentError as error:
-        print(f"tandem: {error}", file=sys.stderr)
-        return WRONG
+    found = _read(options.file)
+    workers = {entry.options.name: _load(options.file, entry) for entry in found.pools}
     connection = options.connection_string or os.environ.get(found.connection_string_env)
     if not connection:
         raise ArgumentError(
             f"no connection string: give --connection-string, or set {found.connection_string_env}"
         )
     if options.child is not None:
-        asyncio.run(_child(options, found.only(options.child), connection))
+        entry = found.only(options.child)
+        asyncio.run(_child(entry.options, workers[options.child], connection))
         return 0
-    return asyncio.run(_Run(options, found, connection).run())
+    return asyncio.run(_Run(options, found, workers, connection).run())
 
 
-async def _child(options: argparse.Namespace, entry: PoolEntry, connection: str) -> None:
+async def _child(options: PoolOptions, worker: Worker, connection: str) -> None:
     from tandem.workers.pools import Pool
-    from tandem.workers.pools_file import load_worker
     from tandem.workers.processes import child_options, serve_child
     from tandem.workers.wire import connect
 
@@ -116,21 +122,29 @@ async def _child(options: argparse.Namespace, entry: PoolEntry, connection: str)
         loop.add_signal_handler(number, lambda: None)
     commands = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
-    worker = load_worker(entry.worker, options.file.resolve().parent)
     async with connect(connection) as client:
-        pool = Pool(worker, child_options(entry.options), client)
+        pool = Pool(worker, child_options(options), client)
         # What a handler prints goes to the terminal; the parent reads reports only.
         reports, sys.stdout = sys.stdout, sys.stderr
         await serve_child(pool, commands, reports)
 
 
 class _Run:
-    def __init__(self, options: argparse.Namespace, found: PoolsFile, connection: str) -> None:
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        found: PoolsFile,
+        workers: Mapping[str, Worker],
+        connection: str,
+    ) -> None:
         self._options = options
         self._found = found
+        self._workers = workers
         self._connection = connection
         self._stop = asyncio.Event()
         self._shown = 0
+        self._status: list[PoolStatus] = []
+        """The last that was shown."""
 
     async def run(self) -> int:
         from tandem.clock import SystemClock
@@ -149,6 +163,7 @@ class _Run:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, self._stop.set)
             loop.add_signal_handler(signal.SIGHUP, lambda: self._reread(overseer))
+            reporters = [] if not self._options.console else self._report()
             async with overseer:
                 if self._found.metrics_port is not None:
                     server = await overseer.serve_metrics(self._found.metrics_port)
@@ -157,16 +172,28 @@ class _Run:
                 is_missed = overseer.is_alert
                 if server is not None:
                     server.close()
+            for reporter in reporters:
+                await asyncio.to_thread(reporter.stop)
         return MISSED if is_missed else 0
+
+    def _report(self) -> list[Reporter]:
+        from tandem.client.board import Reporter
+        from tandem.workers.status import on_board
+
+        def say(name: str) -> dict[str, Any]:
+            return next((on_board(each) for each in self._status if each.name == name), {})
+
+        return [
+            Reporter(self._connection, "pool", name, partial(say, name)).start()
+            for name in (entry.options.name for entry in self._found.pools)
+        ]
 
     def _pool(self, entry: PoolEntry, client: Any) -> Any:
         from tandem.workers.pools import Pool
-        from tandem.workers.pools_file import load_worker
         from tandem.workers.processes import ProcessPool
 
-        worker = load_worker(entry.worker, self._options.file.resolve().parent)
         if not entry.options.processes:
-            return Pool(worker, entry.options, client)
+            return Pool(self._workers[entry.options.name], entry.options, client)
         os.environ[self._found.connection_string_env] = self._connection  # not on a command line
         command = [sys.executable, "-m", "tandem.cli", "workers", "run", str(self._options.file)]
         return ProcessPool(entry.options, [*command, "--child", entry.options.name])
@@ -207,11 +234,13 @@ class _Run:
     def _show(self, overseer: Overseer) -> None:
         from tandem.workers.status import lines, table
 
-        status = overseer.status()
+        status = self._status = list(overseer.status())
         if sys.stdout.isatty():
             # Over the last one: up, and each line cleared to its end.
             up = f"\x1b[{self._shown}A" if self._shown else ""
-            shown = table(status)
+            # One that is too long for the terminal would be two, and the next one in its place.
+            columns = shutil.get_terminal_size().columns
+            shown = [line[:columns] for line in table(status)]
             print(up + "".join(f"{line}\x1b[K\n" for line in shown), end="", flush=True)
             self._shown = len(shown)
         else:

@@ -26,15 +26,24 @@ from __future__ import annotations
 
 import pkgutil
 import sys
-import tomllib
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
 from tandem.errors import ArgumentError
 from tandem.workers.options import DailyWindow, Level, PoolOptions, Scale, Target
+from tandem.workers.tables import (
+    Reader,
+    boolean,
+    integer,
+    listed,
+    number,
+    placed,
+    read_fields,
+    read_toml,
+    table,
+    text,
+)
 from tandem.workers.windows import zone
 from tandem.workers.worker import Worker
 
@@ -63,114 +72,57 @@ class PoolsFile:
         raise ArgumentError(f"there is no pool '{name}'")
 
 
-_Reader = Callable[[Any, str], Any]
-
-
-def _of(kind: type, words: str) -> _Reader:
-    def read(value: Any, where: str) -> Any:
-        # In Python, but not in TOML, true is a number.
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise ArgumentError(f"{where} is {words}, not {value!r}")
-        return value
-
-    return read
-
-
-def _number(value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ArgumentError(f"{where} is a number, not {value!r}")
-    return value
-
-
-_text: Final = _of(str, "a text")
-_integer: Final = _of(int, "a whole number")
-_boolean: Final = _of(bool, "true or false")
-
-
-def _table(keys: Mapping[str, _Reader], make: Callable[..., Any]) -> _Reader:
-    def read(value: Any, where: str) -> Any:
-        return make(**_fields(value, keys, where))
-
-    return read
-
-
-def _fields(value: Any, keys: Mapping[str, _Reader], where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ArgumentError(f"{where} is a table, not {value!r}")
-    found = {}
-    for key, each in value.items():
-        if key not in keys:
-            near = get_close_matches(key, keys, 1)
-            meant = f" (did you mean '{near[0]}'?)" if near else ""
-            raise ArgumentError(f"{where}: unknown key '{key}'{meant}")
-        found[key] = keys[key](each, f"{where}: {key}")
-    return found
-
-
-def _list(each: _Reader, name: str = "name") -> _Reader:
-    def read(value: Any, where: str) -> tuple[Any, ...]:
-        if not isinstance(value, list):
-            raise ArgumentError(f"{where} is a list, not {value!r}")
-        found = []
-        for number, one in enumerate(value, 1):
-            label = one.get(name, number) if isinstance(one, dict) else number
-            found.append(each(one, f"{where} {label!r}"))
-        return tuple(found)
-
-    return read
-
-
 def _window(value: Any, where: str) -> DailyWindow:
-    return DailyWindow.parse(_text(value, where))
+    return placed(where, lambda: DailyWindow.parse(text(value, where)))
 
 
-_TARGET: Final[dict[str, _Reader]] = {
-    "within_s": _number,
-    "percent": _number,
-    "window_s": _number,
-    "for_s": _number,
-    "at_least": _integer,
+TARGET: Final[dict[str, Reader]] = {
+    "within_s": number,
+    "percent": number,
+    "window_s": number,
+    "for_s": number,
+    "at_least": integer,
 }
-_LEVEL: Final[dict[str, _Reader]] = {
-    "name": _text,
-    "queue": _text,
-    "topic": _text,
-    "subscription": _text,
-    "sessions": _integer,
-    "state_in": _text,
-    "target": _table(_TARGET, Target),
+_LEVEL: Final[dict[str, Reader]] = {
+    "name": text,
+    "queue": text,
+    "topic": text,
+    "subscription": text,
+    "sessions": integer,
+    "state_in": text,
+    "target": table(TARGET, Target),
 }
-_SCALE: Final[dict[str, _Reader]] = {
-    "min": _integer,
-    "max": _integer,
-    "utilization": _number,
-    "waiting_per_worker": _number,
-    "oldest_s": _number,
-    "follow_target": _boolean,
-    "every_s": _number,
-    "up_cooldown_s": _number,
-    "down_after_s": _number,
-    "tolerance": _number,
-    "most_growth": _number,
+_SCALE: Final[dict[str, Reader]] = {
+    "min": integer,
+    "max": integer,
+    "utilization": number,
+    "waiting_per_worker": number,
+    "oldest_s": number,
+    "follow_target": boolean,
+    "every_s": number,
+    "up_cooldown_s": number,
+    "down_after_s": number,
+    "tolerance": number,
+    "most_growth": number,
 }
-_POOL: Final[dict[str, _Reader]] = {
-    "name": _text,
-    "worker": _text,
-    "size": _integer,
-    "prefetch": _integer,
-    "look_ms": _integer,
-    "windows": _list(_window),
-    "time_zone": _text,
-    "suspended": _boolean,
-    "processes": _boolean,
-    "stop_s": _number,
-    "scale": _table(_SCALE, Scale),
-    "level": _list(_table(_LEVEL, Level)),
+_POOL: Final[dict[str, Reader]] = {
+    "name": text,
+    "worker": text,
+    "size": integer,
+    "prefetch": integer,
+    "look_ms": integer,
+    "windows": listed(_window),
+    "time_zone": text,
+    "suspended": boolean,
+    "processes": boolean,
+    "stop_s": number,
+    "scale": table(_SCALE, Scale),
+    "level": listed(table(_LEVEL, Level)),
 }
 
 
 def _pool(value: Any, where: str) -> PoolEntry:
-    found = _fields(value, _POOL, where)
+    found = read_fields(value, _POOL, where)
     worker = found.pop("worker", None)
     if worker is None or ":" not in worker:
         raise ArgumentError(f"{where}: worker is 'module:Class'")
@@ -179,28 +131,22 @@ def _pool(value: Any, where: str) -> PoolEntry:
     found["levels"] = found.pop("level")
     if "suspended" in found:
         found["is_suspended"] = found.pop("suspended")
-    options = PoolOptions(**found)
-    zone(options.time_zone)
+    options = placed(where, lambda: PoolOptions(**found))
+    placed(where, lambda: zone(options.time_zone))
     return PoolEntry(options, worker)
 
 
-_FILE: Final[dict[str, _Reader]] = {
-    "connection_string_env": _text,
-    "metrics_port": _integer,
-    "look_every_s": _number,
-    "pool": _list(_pool),
+_FILE: Final[dict[str, Reader]] = {
+    "connection_string_env": text,
+    "metrics_port": integer,
+    "look_every_s": number,
+    "pool": listed(_pool),
 }
 
 
-def read_pools(text: str, name: str = "pools.toml") -> PoolsFile:
+def read_pools(content: str, name: str = "pools.toml") -> PoolsFile:
     """Raises ArgumentError, which says where and what."""
-    try:
-        found = _fields(tomllib.loads(text), _FILE, name)
-    except tomllib.TOMLDecodeError as error:
-        raise ArgumentError(f"{name}: {error}") from error
-    except TypeError as error:
-        # A field without a default: "missing … argument: 'within_s'".
-        raise ArgumentError(f"{name}: {str(error).partition('missing ')[2] or error}") from error
+    found = read_toml(content, _FILE, name)
     pools = found.pop("pool", ())
     if not pools:
         raise ArgumentError(f"{name}: there is no [[pool]]")

@@ -54,8 +54,8 @@ def table(pools: Iterable[PoolStatus]) -> list[str]:
             size = f"{pool.busy}/{pool.size}" if number == 0 else ""
             lines.append(
                 f"{pool.name if number == 0 else '':<12.12} {level.name:<12.12} "
-                f"{_count(level.waiting):>8} {_seconds(level.oldest_s):>8} {level.rate:>8.1f} "
-                f"{_seconds(level.p50_s):>8} {_seconds(level.p99_s):>8} {_target(level):>18} "
+                f"{_count(level.waiting):>8} {duration(level.oldest_s):>8} {level.rate:>8.1f} "
+                f"{duration(level.p50_s):>8} {duration(level.p99_s):>8} {_target(level):>18} "
                 f"{size:>9}"
             )
     return lines
@@ -65,19 +65,42 @@ def lines(pools: Iterable[PoolStatus], clock: str) -> list[str]:
     """The same for a pipe: each line says all of one level."""
     return [
         f"{clock} {pool.name}/{level.name} waiting={_count(level.waiting)} "
-        f"oldest={_seconds(level.oldest_s)} rate={level.rate:.1f}/s p50={_seconds(level.p50_s)} "
-        f"p99={_seconds(level.p99_s)} target={_target(level).replace(' ', '') or '-'} "
+        f"oldest={duration(level.oldest_s)} rate={level.rate:.1f}/s p50={duration(level.p50_s)} "
+        f"p99={duration(level.p99_s)} target={_target(level).replace(' ', '') or '-'} "
         f"size={pool.size} busy={pool.busy}"
         for pool in pools
         for level in pool.levels
     ]
 
 
+def on_board(pool: PoolStatus) -> dict[str, object]:
+    """The same for the console."""
+    return {
+        "size": pool.size,
+        "busy": pool.busy,
+        "preemptions": pool.preemptions,
+        "levels": [
+            {
+                "name": level.name,
+                "path": level.path,
+                "waiting": level.waiting,
+                "oldest_s": level.oldest_s,
+                "rate": level.rate,
+                "p99_s": level.p99_s,
+                "percent": None if level.attainment is None else level.attainment.percent,
+                "is_attained": level.attainment is None or level.attainment.is_attained,
+            }
+            for level in pool.levels
+        ],
+    }
+
+
 def _count(value: int | None) -> str:
     return "-" if value is None else f"{value}"
 
 
-def _seconds(value: float | None) -> str:
+def duration(value: float | None) -> str:
+    """In a few letters."""
     if value is None:
         return "-"
     if value < 1:

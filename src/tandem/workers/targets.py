@@ -125,8 +125,11 @@ class Meter:
         return None
 
     def rate(self, now_ms: Millis, window_ms: Millis = 10_000) -> float:
-        """Messages done in a second."""
-        return sum(each.done for each in self._since(window_ms, now_ms)) / (window_ms / 1000)
+        """Messages done in a second, over the window and the part of a bucket before it."""
+        first_ms = now_ms - window_ms
+        first_ms -= first_ms % BUCKET_MS
+        done = sum(each.done for each in self._buckets if each.start_ms >= first_ms)
+        return done / ((now_ms - first_ms) / 1000)
 
     def mean_work_s(self, now_ms: Millis, window_ms: Millis = 60_000) -> float | None:
         buckets = self._since(window_ms, now_ms)

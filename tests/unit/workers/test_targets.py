@@ -93,6 +93,7 @@ def test_rate_and_work_are_of_the_last_time() -> None:
         for _ in range(5):
             meter.done(1, 200, second * 1_000)
     assert meter.rate(99_000, 10_000) == pytest.approx(5, rel=0.11)
+    assert meter.rate(99_999, 10_000) == pytest.approx(5, rel=0.01)
     assert meter.mean_work_s(99_000) == pytest.approx(0.2)
     assert meter.rate(1_000_000) == 0
     assert meter.mean_work_s(1_000_000) is None
