@@ -9,6 +9,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+CHROMIUM := $(VENV)/.chromium
 PY     := $(BIN)/python
 
 # The figures of a full run; `make test` has short slices of the same checks.
@@ -25,22 +26,32 @@ LIVE    ?= 200000
 TRIES   ?= 1000000
 OUTAGES ?= 200
 PREEMPTIONS ?= 1000
+ORDERS  ?= 10000
 KILLS   ?= 100
+HONEST  ?= 10
+FAULTS  ?= 1000
+CAPTURED ?= 1000000
+DRIVERS ?= 20
+EXECUTORS ?= 50
+BROKERS ?= 10
 WORKERS ?= 2
 ARGS    ?=
 
 export PYTHONPATH := $(CURDIR)
 .DEFAULT_GOAL := help
-.PHONY: bench help demo test properties check format requirements model simulate powercut kill bench-core bench-client bench-overlap sql fuzz hostile connections timing sdk-suite sdk-samples test-js test-interop clean outage outage-hours bench-pairing preemption
+.PHONY: docs test-browser bench-console bench bench-testing help demo tour test properties check format requirements model simulate powercut kill bench-core bench-client bench-overlap sql fuzz hostile connections timing sdk-suite sdk-samples test-js test-interop clean outage outage-hours bench-pairing preemption simulate-agrees autoscale bench-priority-peers priority-order starvation bench-priority bench-spark spark-exactness bench-journal audit-faults test-docs bench-start test-cluster bench-report bench-spark-syphon
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo: $(READY) ## A short tour of the heart: send, lock, dead-letter, schedule, kill -9, recover
+demo: $(READY) ## The whole of it in two minutes: two brokers, priorities, an outage, Spark's report; ARGS=--keep leaves them running
+	@$(PY) examples/demo/demo.py $(ARGS)
+
+tour: $(READY) ## A short tour of the heart: send, lock, dead-letter, schedule, kill -9, recover
 	@$(PY) -m tandem.tour
 
-test: check ## All that CI runs: the checks, then every test but the long ones
-	$(BIN)/pytest -n $(WORKERS) -q -m "not long" --hypothesis-seed=0 $(ARGS)
+test: check $(CHROMIUM) ## All that CI runs: the checks, then every test but the long ones
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -q -m "not long" --hypothesis-seed=0 $(ARGS)
 
 properties: $(READY) ## The property tests with inputs that nobody has tried yet; `test` has the same ones always
 	$(BIN)/pytest -n $(WORKERS) -q -m "hypothesis and not long" $(ARGS)
@@ -79,6 +90,9 @@ bench-core: $(READY) ## What the heart costs: CPU, memory, time to recover
 bench-client: $(READY) ## What the lean client costs: CPU a message
 	$(PY) -m tests.client.cost $(ARGS)
 
+bench-testing: $(READY) ## What a namespace for each test costs, in seconds a test
+	$(PY) -m tests.testing.bench $(ARGS)
+
 bench-overlap: $(READY) ## 100 sends at a time over a 70 ms line, and one by one (T2)
 	$(PY) -m tests.client.overlap $(ARGS)
 
@@ -107,8 +121,54 @@ outage-hours: $(READY) ## Days of outages of a pair, in virtual time
 bench-pairing: $(READY) ## What a pair costs while healthy, its return, its drain
 	$(PY) -m bench.pairing $(ARGS)
 
+priority-order: $(READY) ## What is received is the highest: ORDERS runs of any arrivals, aging, weights and clock
+	$(PY) -m tests.property.test_priority_order --runs $(ORDERS) $(ARGS)
+
+starvation: $(READY) ## A day of too much high work, in virtual time: how long low work waits, and its bound
+	$(PY) -m tests.property.test_priority_bound $(ARGS)
+
+bench-priority: $(READY) ## A priority queue beside a plain one, a million waiting in each: messages/s
+	$(PY) -m bench.priority_queue $(ARGS)
+
 preemption: $(READY) ## How soon high work begins on a pool busy with low work: PREEMPTIONS times
 	$(PY) -m tests.workers.preempt --count $(PREEMPTIONS) $(ARGS)
+
+simulate-agrees: $(READY) ## The simulator of priorities beside real workers: mean waits within 15 %; 3 minutes
+	$(PY) -m tests.workers.agree $(ARGS)
+
+autoscale: $(READY) ## A pool that follows a load step of ten times on a real broker; 2 minutes
+	$(PY) -m tests.workers.autoscale $(ARGS)
+
+bench-priority-peers: $(READY) ## A priority queue beside RabbitMQ's: speed, and low work under overload; Debian, root
+	$(PY) -m bench.priority_peers $(ARGS)
+
+bench-spark: $(READY) ## Spark reading and writing a queue, beside the lean client and the official SDK
+	$(PY) -m bench.spark_source $(ARGS)
+
+bench-journal: $(READY) ## What the journal costs: events/s into Parquet, and the broker's speed beside it (ARGS="--events 1000000 --events 10000000")
+	$(PY) -m bench.journal $(ARGS)
+
+audit-faults: $(READY) ## The audit: HONEST runs with kills have no offender, each of FAULTS planted faults is found
+	$(PY) -m tests.journal.faults --runs $(HONEST) --faults $(FAULTS) $(ARGS)
+
+test-cluster: $(READY) ## Capture, syphon and report on a standalone Spark cluster: a master, two workers
+	$(BIN)/pytest -q -m long tests/spark/test_cluster.py $(ARGS)
+
+bench-report: $(READY) ## What `tandem report` takes: events/s, memory (ARGS="--events 1000000 10000000")
+	$(PY) -m bench.report $(ARGS)
+
+bench-spark-syphon: $(READY) ## The syphon on Spark beside the plain one, and killed (ARGS="--messages 1000000 --kills 20")
+	$(PY) -m bench.spark_syphon $(ARGS)
+
+spark-exactness: $(READY) ## CAPTURED messages through kills of DRIVERS, EXECUTORS and BROKERS: none lost, none twice; hours
+	$(PY) -m tests.spark.exactness --count $(CAPTURED) --drivers $(DRIVERS) --workers $(EXECUTORS) --brokers $(BROKERS) $(ARGS)
+
+test-docs: $(READY) ## Every command and program of the README and of docs/, run as it stands there
+	$(BIN)/pytest -q tests/house/test_docs.py tests/house/test_pages.py \
+		`$(PY) -m tests.house.pages tests` $(ARGS)
+
+bench-start: $(READY) ## How soon `tandem serve` is ready, and its memory at rest
+	$(PY) -m bench.start $(ARGS)
 
 sdk-suite: $(READY) ## The official SDK's own live tests, plain and TLS: about 12 minutes
 	$(PY) -m tests.conformance.azure.sdk_suite $(ARGS)
@@ -121,6 +181,23 @@ test-js: $(READY) ## The SDK for JavaScript (@azure/service-bus); installs it fr
 
 test-interop: $(READY) ## Plain AMQP clients, Qpid Proton and rhea; builds and installs them
 	$(PY) -m tests.interop.plain_amqp $(ARGS)
+
+test-browser: $(READY) $(CHROMIUM) ## The console in a real browser, every page in both themes; SCREENSHOTS=folder keeps pictures
+	$(BIN)/pytest -q tests/browser $(ARGS)
+
+bench-console: $(READY) $(CHROMIUM) ## The console with much to show (--queues 10000 --messages 1000000), and what it costs the broker
+	$(PY) -m bench.console $(ARGS)
+
+# Debian's browser: what Playwright would download is not needed. Without it the tests of the console are skipped.
+$(CHROMIUM): | $(READY)
+	@mkdir -p $(@D)
+	@command -v chromium >/dev/null || { echo "installing chromium …"; \
+		{ apt-get install -y -q chromium || { apt-get update -q && apt-get install -y -q chromium; }; } >$@.log 2>&1 \
+		|| echo "chromium is missing, and cannot be installed here: apt install chromium (as root)" >&2; }
+	@touch $@
+
+docs: $(READY) ## The documentation as a site, in build/site; every link checked
+	$(PY) tools/site.py && echo "build/site/index.html"
 
 clean: ## Remove .venv and every cache
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis \

@@ -1,4 +1,4 @@
-"""The composition root: a data folder becomes a running server.
+"""The composition root: a configuration becomes a running server.
 
 Here the parts are put together and taken apart again in the right order, and the files are read
 that say who may come in. What a part does is not here. The rule: a setting that cannot work is
@@ -8,178 +8,213 @@ refused at the start, by its name.
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import json
 import logging
 import os
-import re
 import resource
 import secrets
 import signal
-import ssl
 import stat
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from tandem.admin.api import AdminApi
+from tandem.admin.console import Console
+from tandem.admin.console import site as console
+from tandem.admin.declared import carry_out, entities_of
 from tandem.clock import Clock, MovableClock
-from tandem.core.access import Policy, Right, Secret
+from tandem.config import Change, Declared, NamespaceConfig, ServerConfig, changes
+from tandem.config.server import BACKUP, LOG, POLICIES, RUNNING
+from tandem.config.server import ROOT_POLICY as ROOT_POLICY
+from tandem.core.access import Policy, Right, Secret, everything
+from tandem.core.commands import DeleteEntity
+from tandem.core.effects import Delivery
 from tandem.core.jwt import JwtTrust
+from tandem.engine.engine import Tuning
 from tandem.errors import ArgumentError, StoreError
-from tandem.limits import MAX_CONNECTIONS, MAX_NAMESPACE_NAME
+from tandem.limits import MIB
 from tandem.server.broker import Broker
+from tandem.server.certificate import Certificate
+from tandem.server.health import Oversight, tell_systemd
 from tandem.server.listener import Listener
 from tandem.server.moving import ClockControl
+from tandem.server.namespaces import Directory, Hosted
+from tandem.server.outgoing import encoded
 from tandem.store.api import Store
 from tandem.store.files import FileStore
 
 log = logging.getLogger("tandem")
 
-ROOT_POLICY: Final = "RootManageSharedAccessKey"
 EMULATOR_KEY: Final = "SAS_KEY_VALUE"
 """The key that Microsoft's emulator takes; ours only on loopback, and only when asked."""
-LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
-PORT: Final = 5672
-STANDARD_PORTS: Final = (PORT, 5671, 443, 80)
-"""Where clients look that were given no port: AMQP, AMQP with TLS, and the two of the web."""
-TLS_PORTS: Final = (5671, 443)
 JWT_FILE: Final = "jwt.json"
-_NAMESPACE: Final = re.compile(f"[A-Za-z0-9.-]{{1,{MAX_NAMESPACE_NAME}}}")
 _MIN_KEY: Final = 16
 """Characters of a key in the file; a shorter one can be guessed."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServeOptions:
-    """How one namespace is served."""
+class Applying(Enum):
+    """What becomes of a file that declares other entities than there are."""
 
-    folder: Path
-    namespace: str = "default"
-    host: str = "localhost"
-    ports: tuple[int, ...] = (PORT,)
-    """Each must be free; 0 takes any."""
-    use_standard_ports: bool = False
-    """Besides, `STANDARD_PORTS` as far as they can be had."""
-    is_emulator: bool = False
-    certificate: Path | None = None
-    private_key: Path | None = None
-    max_connections: int = MAX_CONNECTIONS
-    jwt_keys: Path | None = None
-    """Whose JWTs count; None: what `jwt.json` in the folder says, if it is there."""
-    has_test_clock: bool = False
-    """Whoever may manage the namespace can move its clock. For tests."""
+    NEW = "new"
+    """What is not there yet is made; the rest is told."""
+    ALL = "all"
+    """Settings are changed, too."""
+    ALL_AND_DELETE = "all and delete"
+    """And what is not declared is deleted, with its messages."""
 
-    def validate(self) -> ServeOptions:
-        """These options, or ArgumentError naming the one that cannot work."""
-        if self.is_emulator and self.host not in LOOPBACK:
-            raise ArgumentError(
-                f"--emulator takes a key that everybody knows, so --host must be one of "
-                f"{', '.join(LOOPBACK)}, not {self.host}."
-            )
-        if self.has_test_clock and self.host not in LOOPBACK:
-            raise ArgumentError(
-                f"--test-clock is for tests, so --host must be one of {', '.join(LOOPBACK)}, "
-                f"not {self.host}."
-            )
-        if (self.certificate is None) != (self.private_key is None):
-            raise ArgumentError("--certificate and --private-key are given together.")
-        for port in self.ports:
-            if not 0 <= port <= 65_535:
-                raise ArgumentError(f"--port is between 0 and 65535, not {port}.")
-        if self.max_connections < 1:
-            raise ArgumentError(f"--max-connections is 1 or more, not {self.max_connections}.")
-        if not _NAMESPACE.fullmatch(self.namespace):
-            raise ArgumentError(
-                f"--namespace has 1 to {MAX_NAMESPACE_NAME} letters, digits, '.' and '-', "
-                f"not {self.namespace[:64]!a}."
-            )
-        if not self.ports and not self.use_standard_ports:
-            raise ArgumentError("--port or --standard-ports: there is none to listen on.")
-        return self
+
+@dataclass(slots=True, eq=False)
+class Served:
+    """A namespace that is open."""
+
+    config: NamespaceConfig
+    hosted: Hosted
+    policies: tuple[Policy, ...]
+    store: Store
+    ports: list[int] = field(default_factory=list)
+    """Of its own."""
+    made: list[Change] = field(default_factory=list)
+    """What was changed at the start because a file declares it."""
+    pending: list[Change] = field(default_factory=list)
+    """What it declares otherwise, and nobody has asked to change."""
 
     @property
-    def wanted_ports(self) -> dict[int, str | None]:
-        """The standard ports, and why not, where that is known before it is tried."""
-        if not self.use_standard_ports:
-            return {}
-        without_tls = "it needs --certificate" if self.certificate is None else None
-        return {
-            port: without_tls if port in TLS_PORTS else None
-            for port in STANDARD_PORTS
-            if port not in self.ports
-        }
+    def broker(self) -> Broker:
+        return self.hosted.broker
 
 
 class Server:
-    """A namespace that is being served. Use `start`."""
+    """Namespaces that are being served. Use `start`."""
 
     def __init__(
-        self,
-        options: ServeOptions,
-        broker: Broker,
-        policies: tuple[Policy, ...],
-        failed: asyncio.Future[StoreError],
+        self, config: ServerConfig, clock: Clock | None, failed: asyncio.Future[StoreError]
     ) -> None:
-        self.options = options
-        self.broker = broker
-        self.policies = policies
+        self.config = config
+        self.namespaces: list[Served] = []
+        """In the order of the configuration."""
         self.ports: list[int] = []
+        """Of all of them, but for those that have their own."""
         self.unbound: dict[int, str] = {}
         """Standard ports that could not be had, and why."""
         self.failed = failed
         """Has a result when the disk has failed."""
+        self._clock = clock
+        self._directory = Directory()
+        self._console = Console(lambda: [each.broker for each in self._directory], _rendered)
         self._listener: Listener
 
     @classmethod
     async def start(
-        cls, options: ServeOptions, *, clock: Clock | None = None, store: Store | None = None
+        cls,
+        config: ServerConfig,
+        *,
+        clock: Clock | None = None,
+        store: Store | None = None,
+        applying: Applying = Applying.NEW,
     ) -> Server:
-        """`store`: instead of the log in the folder."""
-        options.validate()
-        if options.has_test_clock and clock is None:
+        """`store`: of the first namespace, instead of the log in its folder."""
+        config.validate()
+        if config.has_test_clock and clock is None:
             clock = MovableClock()
-        tls = _tls(options)
-        policies, trust = _policies(options), _trust(options)
         failed: asyncio.Future[StoreError] = asyncio.get_running_loop().create_future()
-        broker = await Broker.open(
-            options.namespace,
-            FileStore(options.folder / "log") if store is None else store,
-            policies=policies,
-            trust=trust,
-            on_failure=failed.set_result,
-            clock=clock,
-        )
+        server = cls(config, clock, failed)
         try:
-            server = cls(options, broker, policies, failed)
+            for each in config.served:
+                await server.open(each, store, applying)
+                store = None
             # The key of --emulator is everybody's: then only this machine is let in at all.
-            handle = AdminApi(broker).handle
-            if options.has_test_clock and isinstance(clock, MovableClock):
-                handle = ClockControl(broker, clock, handle).handle
+            certificate = _certificate(config)
             server._listener = Listener(
-                broker,
-                handle,
-                tls,
-                is_loopback_only=options.is_emulator or options.has_test_clock,
-                max_connections=options.max_connections,
+                server._directory,
+                is_loopback_only=config.is_emulator or config.has_test_clock,
+                max_connections=config.max_connections,
+                oversight=Oversight(
+                    server._directory,
+                    is_open=config.is_metrics_open or config.is_emulator,
+                    certificate=certificate,
+                    console=server._console.answer,
+                ),
             )
+            if certificate is not None:
+                server._listener.keep(certificate)
             await server._bind()
         except BaseException:
-            await broker.close()
+            await server._close_all()
             raise
         return server
 
-    async def _bind(self) -> None:
-        host, bind = self.options.host, self._listener.bind
+    async def open(
+        self,
+        config: NamespaceConfig,
+        store: Store | None = None,
+        applying: Applying = Applying.NEW,
+        *,
+        policies: tuple[Policy, ...] | None = None,
+        clock: Clock | None = None,
+    ) -> Served:
+        """Serve a namespace, also beside those that are served already; on the common ports.
+        `policies`: instead of those in its folder. `clock`: one of its own."""
+        policies = _policies(self.config, config) if policies is None else policies
+        trust = _trust(config)
+        store = FileStore(config.folder / LOG) if store is None else store
+        broker = await Broker.open(
+            config.name,
+            store,
+            policies=policies,
+            trust=trust,
+            on_failure=self._fail,
+            clock=clock or self._clock,
+            turns=self._directory.turns,
+            tuning=Tuning(
+                staged_bytes=self.config.staged_mb * MIB,
+                cache_bytes=self.config.cache_mb * MIB,
+                free_bytes=self.config.disk_free_mb * MIB,
+            ),
+        )
+        broker.namespace.limit_entities(self.config.max_entities)
         try:
-            for port in self.options.ports:
-                try:
-                    self.ports.append(await bind(host, port))
-                except OSError as error:
-                    raise ArgumentError(f"--host {host} --port {port}: {_why(error)}.") from None
-            for port, why_not in self.options.wanted_ports.items():
+            made, pending = await _declare(broker, config, applying)
+            handle = AdminApi(broker, is_premium=self.config.is_premium).handle
+            if self.config.has_test_clock and isinstance(self._clock, MovableClock):
+                handle = ClockControl(broker, self._clock, handle, partial(reset, broker)).handle
+            hosted = Hosted(broker, handle, config.hosts)
+            served = Served(config, hosted, policies, store, made=made, pending=pending)
+            self._directory.add(served.hosted)
+        except BaseException:
+            await broker.close()
+            raise
+        self.namespaces.append(served)
+        self._console.start(broker)
+        return served
+
+    async def close(self, served: Served) -> None:
+        """Serve this one no longer; the others go on."""
+        self.namespaces.remove(served)
+        self._console.stop(served.broker.name)
+        self._directory.remove(served.hosted)
+        self._listener.let_go(served.hosted)
+        await served.broker.close()
+
+    def _fail(self, error: StoreError) -> None:
+        if not self.failed.done():
+            self.failed.set_result(error)
+
+    async def _bind(self) -> None:
+        host, bind = self.config.host, self._listener.bind
+        try:
+            for served in self.namespaces:
+                served.ports = [await self._bind_one(port) for port in served.config.ports]
+                served.hosted.ports.update(served.ports)
+            for port in self.config.ports:
+                self.ports.append(await self._bind_one(port))
+            for port, why_not in self.config.wanted_ports.items():
                 try:
                     if why_not is None:
                         self.ports.append(await bind(host, port))
@@ -187,21 +222,41 @@ class Server:
                         self.unbound[port] = why_not
                 except OSError as error:
                     self.unbound[port] = _why(error)
-            if not self.ports:
+            if not self.ports and self.unbound:
                 every = "; ".join(f"{port}: {why}" for port, why in self.unbound.items())
                 raise ArgumentError(f"--standard-ports: none can be had on {host}. {every}.")
         except BaseException:
             await self._listener.close()
             raise
 
+    async def _bind_one(self, port: int) -> int:
+        host = self.config.host
+        try:
+            return await self._listener.bind(host, port)
+        except OSError as error:
+            hint = ""
+            if error.errno == errno.EADDRINUSE:
+                hint = " Give another --port, or 0 for a free one."
+            raise ArgumentError(f"--host {host} --port {port}: {_why(error)}.{hint}") from None
+
+    @property
+    def broker(self) -> Broker:
+        """Of the first namespace, which is the only one in most servers."""
+        return self.namespaces[0].broker
+
     @property
     def connection_string(self) -> str:
+        return self.connection_string_of(self.namespaces[0])
+
+    def connection_string_of(self, served: Served) -> str:
         """For an SDK on this machine, over plain TCP; with the root policy, or what is nearest."""
         root = max(
-            self.policies, key=lambda policy: (policy.name == ROOT_POLICY, policy.effective.value)
+            served.policies,
+            key=lambda policy: (policy.name == ROOT_POLICY, policy.effective.value),
         )
+        port = (served.ports or self.ports)[0]
         return (
-            f"Endpoint=sb://{self.options.host}:{self.ports[0]};SharedAccessKeyName={root.name};"
+            f"Endpoint=sb://{self.config.host}:{port};SharedAccessKeyName={root.name};"
             f"SharedAccessKey={str.__str__(root.primary_key)};UseDevelopmentEmulator=true;"
         )
 
@@ -209,40 +264,164 @@ class Server:
         """Read the policies and the keys of JWTs again. What rested on a key that is gone ends; all
         else goes on. If they cannot be read, nothing changes."""
         try:
-            policies, trust = _policies(self.options), _trust(self.options)
+            found = [
+                (each, _policies(self.config, each.config), _trust(each.config))
+                for each in self.namespaces
+            ]
         except (ArgumentError, OSError) as error:
             log.error("the policies stay as they are: %s", error)
             return
-        self.policies = policies
-        self.broker.replace_policies(policies, trust)
-        log.warning("the policies were read again: %d of the namespace", len(policies))
+        for served, policies, trust in found:
+            served.policies = policies
+            served.broker.replace_policies(policies, trust)
+            log.warning("the policies were read again: %d of the namespace", len(policies))
+
+    async def back_up(self) -> None:
+        """What `tandem backup` has asked for, in a file of a namespace's folder."""
+        for served in self.namespaces:
+            file = served.config.folder / BACKUP
+            try:
+                target = json.loads(file.read_text(encoding="utf-8"))["target"]
+                assert isinstance(served.store, FileStore), "it is in a folder"
+                size = await asyncio.to_thread(served.store.backup, target)
+                answer = f'{{"bytes": {size}}}'
+            except FileNotFoundError:
+                continue
+            except (OSError, StoreError, KeyError, TypeError, ValueError) as error:
+                answer = json.dumps({"error": str(error)})
+            log.warning("a backup of '%s': %s", served.config.name, answer)
+            replace_file(file, answer)
+
+    async def drain(self, in_a_hurry: asyncio.Event) -> None:
+        """Let what is under way come to its end, for so long as the configuration says, or until
+        somebody is in a hurry."""
+        draining = asyncio.ensure_future(self._listener.drain(self.config.drain_seconds))
+        hurry = asyncio.ensure_future(in_a_hurry.wait())
+        await asyncio.wait((draining, hurry, self.failed), return_when=asyncio.FIRST_COMPLETED)
+        for task in (draining, hurry):
+            task.cancel()
 
     async def stop(self) -> None:
         """Clean stop: peers are told, everything is on disk, an index is written."""
         await self._listener.close()
-        await self.broker.close()
+        await self._close_all()
+
+    async def _close_all(self) -> None:
+        while self.namespaces:
+            broker = self.namespaces.pop().broker
+            self._console.stop(broker.name)
+            await broker.close()
 
 
-async def serve(options: ServeOptions, announce: Callable[[Server], None]) -> int:
-    """Run until SIGINT or SIGTERM (exit code 0), or until the disk fails (1). SIGHUP reads the
-    policies again."""
+def _rendered(broker: console.Broker, path: str, delivery: Delivery) -> bytes:
+    return encoded(broker.engine.body(delivery.body), delivery, shows_state=True)
+
+
+async def _declare(
+    broker: Broker, config: NamespaceConfig, applying: Applying
+) -> tuple[list[Change], list[Change]]:
+    """Carry out what the file declares, as far as it was asked for: what was, and what was not."""
+    if not config.entities:
+        return [], []
+    found = changes(
+        entities_of(broker.namespace), config.entities, deletes=applying is Applying.ALL_AND_DELETE
+    )
+    wanted = [each for each in found if each.is_safe or applying is not Applying.NEW]
+    await carry_out(broker, wanted)
+    return wanted, [each for each in found if each not in wanted]
+
+
+async def reset(broker: Broker, keeps_entities: bool) -> None:
+    """For tests: as if the namespace were new; `keeps_entities`: with the same entities, all of
+    them empty."""
+    kept = entities_of(broker.namespace) if keeps_entities else []
+    paths = [each.path for each in broker.namespace.entities if each.owner is None]
+    await asyncio.gather(*(broker.execute(DeleteEntity(path), everything()) for path in paths))
+    await carry_out(broker, changes([], kept))
+
+
+async def differences(config: NamespaceConfig, *, deletes: bool) -> list[Change]:
+    """What would be changed in a namespace that nobody serves now. Its log is only read."""
+    there: list[Declared] = []
+    if (config.folder / LOG).is_dir():
+        broker = await Broker.open(
+            config.name, FileStore(config.folder / LOG), policies=(), on_failure=_raise
+        )
+        try:
+            there = entities_of(broker.namespace)
+        finally:
+            await broker.close()
+    return changes(there, config.entities, deletes=deletes)
+
+
+def _raise(error: StoreError) -> None:
+    raise error
+
+
+async def serve(
+    config: ServerConfig, announce: Callable[[Server], None], applying: Applying = Applying.NEW
+) -> int:
+    """Run until SIGTERM, which lets what is under way end first, or SIGINT (exit code 0), or until
+    the disk fails (1). A second signal hurries, a third kills. SIGHUP reads the policies again,
+    SIGUSR1 makes the backup that is asked for."""
     prepare_process()
-    server = await Server.start(options)
+    server = await Server.start(config, applying=applying)
     gc.collect()
     gc.freeze()
+    notes = [note_running(server, each) for each in server.namespaces]
     announce(server)
     loop = asyncio.get_running_loop()
-    stopped = asyncio.Event()
+    stopped, in_a_hurry = asyncio.Event(), asyncio.Event()
+
+    def stop(number: signal.Signals) -> None:
+        if stopped.is_set() or number == signal.SIGINT:
+            in_a_hurry.set()
+        if stopped.is_set():
+            for each in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(each)
+        stopped.set()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopped.set)
+        loop.add_signal_handler(number, stop, number)
     loop.add_signal_handler(signal.SIGHUP, server.reload)
+    backups: set[asyncio.Task[None]] = set()
+
+    def back_up() -> None:
+        task = loop.create_task(server.back_up())
+        backups.add(task)
+        task.add_done_callback(backups.discard)
+
+    loop.add_signal_handler(signal.SIGUSR1, back_up)
     server.failed.add_done_callback(lambda _: stopped.set())
+    tell_systemd("READY=1")
     await stopped.wait()
+    tell_systemd("STOPPING=1")
+    if not server.failed.done() and not in_a_hurry.is_set():
+        await server.drain(in_a_hurry)
     if server.failed.done():
         log.critical("the log cannot be written any more: %s", server.failed.result())
         return 1
     await server.stop()
+    for note in notes:
+        note.unlink(missing_ok=True)
     return 0
+
+
+def note_running(server: Server, served: Served) -> Path:
+    """Where the namespace can be reached, in its folder, for the commands on this machine. No keys
+    are in it."""
+    note = served.config.folder / RUNNING
+    ports = served.ports or server.ports
+    told = {"pid": os.getpid(), "host": server.config.host, "port": ports[0], "ports": ports}
+    replace_file(note, json.dumps(told))
+    return note
+
+
+def replace_file(file: Path, text: str) -> None:
+    """Whoever reads it meanwhile gets the old text or the new one."""
+    aside = file.with_name(file.name + ".new")
+    aside.write_text(text, encoding="utf-8")
+    aside.replace(file)
 
 
 def prepare_process() -> None:
@@ -261,7 +440,7 @@ def prepare_process() -> None:
 def read_policies(folder: Path) -> tuple[Policy, ...]:
     """The namespace's policies. The first start makes one with keys of its own, for nobody else to
     read; there is no default key."""
-    file = folder / "policies.json"
+    file = folder / POLICIES
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         made = {
@@ -304,9 +483,9 @@ def _policy(rule: Mapping[str, object]) -> Policy:
     return Policy(name, Right.of(rights), Secret(keys[0]), Secret(keys[1]))
 
 
-def _policies(options: ServeOptions) -> tuple[Policy, ...]:
-    policies = read_policies(options.folder)
-    if not options.is_emulator:
+def _policies(server: ServerConfig, config: NamespaceConfig) -> tuple[Policy, ...]:
+    policies = read_policies(config.folder)
+    if not server.is_emulator:
         return policies
     kept = {policy.name: policy for policy in policies}
     own = kept.pop(ROOT_POLICY, None)
@@ -315,9 +494,9 @@ def _policies(options: ServeOptions) -> tuple[Policy, ...]:
     return (*kept.values(), both)
 
 
-def _trust(options: ServeOptions) -> JwtTrust | None:
-    file = options.jwt_keys or options.folder / JWT_FILE
-    if options.jwt_keys is None and not file.exists():
+def _trust(config: NamespaceConfig) -> JwtTrust | None:
+    file = config.jwt_keys or config.folder / JWT_FILE
+    if config.jwt_keys is None and not file.exists():
         return None
     name = f"--jwt-keys {file}"
     try:
@@ -344,16 +523,7 @@ def _why(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-def _tls(options: ServeOptions) -> ssl.SSLContext | None:
-    if options.certificate is None:
+def _certificate(config: ServerConfig) -> Certificate | None:
+    if config.certificate is None or config.private_key is None:
         return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(options.certificate, options.private_key)
-    except OSError as error:
-        raise ArgumentError(
-            f"--certificate {options.certificate} --private-key {options.private_key}: "
-            f"{_why(error)}."
-        ) from None
-    return context
+    return Certificate(config.certificate, config.private_key)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import pyexpat
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final, NoReturn
@@ -22,6 +22,7 @@ from urllib.parse import quote
 
 from tandem import limits
 from tandem.errors import ProtocolError
+from tandem.extensions import key_of
 from tandem.model import NEVER, Millis
 
 ATOM: Final = "http://www.w3.org/2005/Atom"
@@ -29,6 +30,8 @@ SERVICE_BUS: Final = "http://schemas.microsoft.com/netservices/2010/10/servicebu
 COUNTS: Final = "http://schemas.microsoft.com/netservices/2011/06/servicebus"
 INSTANCE: Final = "http://www.w3.org/2001/XMLSchema-instance"
 SCHEMA: Final = "http://www.w3.org/2001/XMLSchema"
+TANDEM: Final = "urn:tandem:settings"
+"""Of the one element, `Tandem`, that holds what Azure has no word for."""
 
 ENTRY_TYPE: Final = "application/atom+xml;type=entry;charset=utf-8"
 FEED_TYPE: Final = "application/atom+xml;type=feed;charset=utf-8"
@@ -165,6 +168,17 @@ def content_of(entry: Element) -> Element:
     return content.children[0]
 
 
+def read_extension_element(description: Element) -> dict[str, str] | None:
+    """The extensions in a description, as texts; None: it does not speak of them."""
+    found = description.find("Tandem", TANDEM)
+    if found is None or found.is_nil:
+        return None
+    values = {each.name: each.text for each in found.children}
+    if len(values) < len(found.children):
+        raise ProtocolError("An extension is given twice.")
+    return values
+
+
 # --- writing --------------------------------------------------------------------------------------
 
 _NOT_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -185,6 +199,18 @@ def tag(name: str, text: str | int | bool | None) -> str:
     if isinstance(text, bool):
         text = "true" if text else "false"
     return f"<{name}>{escape(str(text))}</{name}>"
+
+
+def extension_element(values: Mapping[str, str | int | bool | None]) -> str:
+    elements = "".join(tag(name, value) for name, value in values.items())
+    return f'<Tandem xmlns="{TANDEM}">{elements}</Tandem>'
+
+
+def description_elements(settings: Mapping[str, str | int | bool | None]) -> str:
+    """What a client asks for: Azure's elements, and behind them the extensions in their own."""
+    own = {name: value for name, value in settings.items() if key_of(name) is not None}
+    elements = "".join(tag(name, value) for name, value in settings.items() if name not in own)
+    return elements + (extension_element(own) if own else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,10 @@ class Note(IntEnum):
     PINGED = 1
     DUPLICATE_DROPPED = 2
     POLLED = 3
+    """A receive, or the wait for a session, that brought nothing."""
     MANAGED = 4
+    """A request that only looked (a session's state, an entity's description), and has no other
+    record."""
     NO_SUBSCRIPTION = 5
     """A topic took a message that no rule selected."""
 
@@ -183,6 +186,26 @@ class Deferred(NamedTuple):
     sequence_numbers: bytes
 
 
+class Delayed(NamedTuple):
+    """Abandoned with a delay: back in its place at `due_ms`, which a `Reactivated` will say."""
+
+    time: Millis
+    entity: int
+    reason: int
+    """A `Return`: whether it counts as a delivery."""
+    due_ms: Millis
+    edits: bytes | None
+    sequence_numbers: bytes
+
+
+class Reactivated(NamedTuple):
+    """Deferred or delayed messages wait again, each in its place and with its number."""
+
+    time: Millis
+    entity: int
+    sequence_numbers: bytes
+
+
 class Removed(NamedTuple):
     time: Millis
     entity: int
@@ -217,6 +240,33 @@ class LevelChanged(NamedTuple):
     entity: int
     sequence_number: int
     level: int
+
+
+class CursorMoved(NamedTuple):
+    """A reader of that name has come so far in a partition."""
+
+    time: Millis
+    entity: int
+    partition: int
+    position: int
+    retention_ms: Millis
+    """How long it holds back what it has not passed; 0: it does not."""
+    name: str
+
+
+class CursorDropped(NamedTuple):
+    time: Millis
+    entity: int
+    name: str
+
+
+class TapTrimmed(NamedTuple):
+    """What was held back before this position is not held back any more."""
+
+    time: Millis
+    entity: int
+    partition: int
+    position: int
 
 
 class Noted(NamedTuple):
@@ -254,11 +304,16 @@ Change: TypeAlias = (
     | Renewed
     | Returned
     | Deferred
+    | Delayed
+    | Reactivated
     | Removed
     | SessionLocked
     | SessionUnlocked
     | SessionStateSet
     | LevelChanged
+    | CursorMoved
+    | CursorDropped
+    | TapTrimmed
     | Noted
     | BodyMoved
     | Started

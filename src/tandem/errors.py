@@ -13,7 +13,8 @@
         ├── MessageSizeExceededError, QuotaExceededError
         ├── MessageLockLostError, SessionLockLostError, SessionCannotBeLockedError
         ├── MessageNotFoundError
-        ├── OperationTimeoutError, ServerBusyError
+        ├── OperationTimeoutError
+        ├── ServerBusyError           the broker is                   (ThrottledError: a rate)
         ├── UnauthorizedError
         ├── RemoteError               to a client: refused for a reason that has no class here
         └── PartlySettledError        to a client: some of several messages were not settled
@@ -189,6 +190,19 @@ class ServerBusyError(Refused):
     def __init__(self, why: str, *, retry_after_ms: int = 2_000) -> None:
         super().__init__(f"{why} Please wait {retry_after_ms / 1000:g} seconds and try again.")
         self.retry_after_ms = retry_after_ms
+
+
+class ThrottledError(ServerBusyError):
+    """More than the rate that an entity was given for everybody, a sender or a tenant (P10)."""
+
+    status = 429
+
+    def __init__(self, path: str, rate: str, *, retry_after_ms: int) -> None:
+        why = (
+            f"The request was terminated because the entity is being throttled: '{path}' takes "
+            f"{rate}. Error code: 50009."
+        )
+        super().__init__(why, retry_after_ms=retry_after_ms)
 
 
 class RemoteError(Refused):

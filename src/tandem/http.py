@@ -11,7 +11,7 @@ the connection, so that nobody can hide a request inside another one.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
@@ -27,6 +27,7 @@ REASONS: Final[Mapping[int, str]] = MappingProxyType(
         200: "OK",
         201: "Created",
         204: "No Content",
+        302: "Found",
         400: "Bad Request",
         401: "Unauthorized",
         403: "Forbidden",
@@ -107,6 +108,8 @@ class Request:
     body: bytes = b""
     keep_alive: bool = True
     """Whether the connection can be used again after the response."""
+    is_secure: bool = False
+    """Whether it came inside TLS."""
 
     @property
     def is_upgrade(self) -> bool:
@@ -119,6 +122,11 @@ class Response:
     status: int
     headers: tuple[tuple[str, str], ...] = ()
     body: bytes = b""
+    is_public: bool = False
+    """Whether anybody gets this answer: then it does not say that its peer is somebody."""
+    stream: AsyncIterator[bytes] | None = None
+    """What follows the head, for as long as it goes on, instead of a body; then the connection
+    ends."""
 
 
 class Expected:
@@ -151,7 +159,7 @@ def encode(response: Response, *, keep_alive: bool = True, is_head: bool = False
         if _CONTROL.search(name) or _CONTROL.search(value.replace("\t", " ")):
             raise ValueError(f"the header {name!r} has a control character")
         lines.append(f"{name}: {value}")
-    has_body = response.status >= 200 and response.status != 204
+    has_body = response.status >= 200 and response.status != 204 and response.stream is None
     if has_body:
         lines.append(f"Content-Length: {len(response.body)}")
     if response.status != 101:

@@ -136,10 +136,34 @@ MAX_SESSIONS_LISTED: Final = 100
 
 MAX_BROWSE: Final = 250
 """Messages of one peek (Service Bus). Bodies are read from the log for each."""
+MAX_SCAN: Final = 4_096
+"""Messages of one page of a scan: as many as a chunk of the table holds."""
+MAX_SCAN_BYTES: Final = 1 * MIB
+"""Bytes of one page of a scan, but always one message: what waits for one peer stays small."""
+MAX_ROWS_LOOKED: Final = 1_000_000
+"""Messages that one advance counts: 10 ms."""
+MAX_ROWS_WALKED: Final = 20_000
+"""The same, of a dead-letter queue or with a tap, where it goes message by message."""
+MAX_SPLIT: Final = 1_024
+"""Stretches of one split: as many tasks as a large cluster runs at once."""
+MAX_CURSORS: Final = 100
+"""Readers of one entity that the broker remembers."""
+MAX_CURSOR_NAME: Final = 128
+"""Characters of a reader's name."""
+MAX_TAP_MS: Final = 7 * DAY_MS
+"""How long a tap can hold messages back, from their arrival on."""
+MAX_TAP_BYTES: Final = 4_096 * MIB
+"""What the taps of one entity hold back beside the entity's own messages; above it the oldest are
+let go, and whoever has not read them is told."""
 MAX_RECEIVE_BY_NUMBER: Final = 250
 """Deferred messages of one receive-by-sequence-number; the same page as a peek."""
 MAX_BATCH_DELETE: Final = 4_000
 """Messages of one batch delete (Service Bus premium)."""
+MAX_ABANDON_DELAY_MS: Final = 7 * DAY_MS
+"""How long an abandoned message can be put off. What is to come back later than that is a message
+of its own, and scheduled."""
+MAX_FILTERED_BROWSE: Final = 2_500
+"""Messages that one browse by a filter looks at: each is read and parsed. Clients ask on."""
 MAX_TRANSACTION_MESSAGES: Final = 100
 """Messages of one transaction (Service Bus). Its locks and its group in the log stay small."""
 TRANSACTION_TIMEOUT_MS: Final = 2 * MINUTE_MS
@@ -178,6 +202,16 @@ MIN_AGING_MS: Final = 1
 MAX_AGING_MS: Final = 7 * DAY_MS
 """Aging slower than this is none: leave it out instead."""
 
+# ----------------------------------------------------------------------------------- rates
+
+MAX_RATE_MESSAGES: Final = 1_000_000
+"""Messages of a rate and of its burst: far more than a broker takes."""
+MAX_RATE_KEYS: Final = 10_000
+"""Senders, and tenants, whose use one entity remembers: as many as used it within their rate's
+time. Those beyond share one rate, so that made-up tenants fill no memory."""
+MAX_RATE_KEY: Final = 128
+"""Characters of a tenant's name that count."""
+
 # ----------------------------------------------------------------------------- the log's files
 
 SEGMENT_BYTES: Final = 64 * MIB
@@ -195,6 +229,10 @@ compaction needs a segment to copy into."""
 BODY_CACHE_BYTES: Final = 8 * MIB
 """Bodies kept in memory between a send and its delivery. More only helps a consumer that lags by
 less than this; the page cache does the rest."""
+MAX_HOLD_MS: Final = 7 * DAY_MS
+MAX_HOLD_BYTES: Final = 65_536 * MIB
+"""A reader beside the broker (the journal) can keep no more of the log from being dropped than
+this, and not for longer after it was last seen: one that died must not fill the disk."""
 
 # -------------------------------------------------------------------------------- AMQP, peers
 
@@ -303,5 +341,25 @@ MAX_XML_DEPTH: Final = 20
 """Elements within elements; a rule inside a subscription inside an entry has nine."""
 MAX_XML_NODES: Final = 2_000
 """Elements and attributes of one body: 200 properties of a filter, with room."""
+MAX_METRIC_ENTITIES: Final = 1_000
+"""Entities with lines of their own among the metrics; the others are shown as one. Each has some
+twenty series, and whoever keeps them pays for each."""
 MAX_ADMIN_PAGE: Final = 100
 """Entities of one answer (Service Bus): each costs a kilobyte."""
+
+# --- the console ----------------------------------------------------------------------------------
+
+CONSOLE_PAGE: Final = 50
+MAX_CONSOLE_PAGE: Final = 500
+"""Rows of one answer: more is not read, and would keep the loop busy."""
+MAX_CONSOLE_SCAN: Final = 10_000
+"""Messages that one request with a filter looks at; the next one goes on from there."""
+CONSOLE_VISIT_MS: Final = 12 * 3_600 * SECOND_MS
+CONSOLE_IDLE_MS: Final = 3_600 * SECOND_MS
+"""So long a visit lasts, in all and without a request."""
+MAX_CONSOLE_VISITORS: Final = 1_000
+CONSOLE_TRIES_PER_MINUTE: Final = 10
+"""Wrong keys, of everybody together. A key cannot be guessed anyway; the log stays readable."""
+MAX_BOARD_NOTES: Final = 1_000
+MAX_BOARD_BYTES: Final = 64 * KIB
+"""Of one process that tells the console what it does."""

@@ -1,8 +1,8 @@
 """What an entity can be told, with Azure's names, defaults, ranges and texts.
 
-Here live `QueueSettings`, `TopicSettings`, `SubscriptionSettings`, and what is inside them:
-`PrioritySettings` and `AuthorizationRule`. What a setting does is in `core/`; the numbers of the
-ranges are in `limits.py`; how an entity is named is in `names.py`, whose words can be had from here
+Here live `QueueSettings`, `TopicSettings`, `SubscriptionSettings` and `AuthorizationRule`. What a
+setting does is in `core/`; the numbers of the ranges are in `limits.py`. What Azure has no word for
+is in `extensions.py`, and how an entity is named in `names.py`: their words can be had from here
 too.
 
 The rule: a settings object is a plain value and may be wrong. `validate()` returns what is to be
@@ -11,14 +11,37 @@ kept or raises `ArgumentError` naming the property; nothing else in the broker c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from tandem import limits
 from tandem.errors import ArgumentError
+from tandem.extensions import (
+    KEYS,
+    PRIORITY_KEYS,
+    RATE_KEYS,
+    Extension,
+    extension_values,
+    read_extensions,
+)
+from tandem.extensions import PrioritySettings as PrioritySettings
+from tandem.extensions import Rate as Rate
+from tandem.extensions import RateSettings as RateSettings
+from tandem.fields import (
+    Table,
+    bad,
+    boolean,
+    check_range,
+    integer,
+    kind_of,
+    or_never,
+    read_fields,
+    required,
+    text,
+)
 from tandem.model import NEVER, Millis, Secret
 from tandem.names import DEAD_LETTER as DEAD_LETTER
 from tandem.names import DEFAULT_RULE as DEFAULT_RULE
@@ -72,16 +95,16 @@ class AuthorizationRule:
         """This rule, or `ArgumentError`, which never shows a key."""
         if not 1 <= len(self.name) <= limits.MAX_KEY_NAME:
             why = f"A key's name has 1 to {limits.MAX_KEY_NAME} characters."
-            raise _bad("KeyName", f"{len(self.name)} characters long", why)
+            raise bad("KeyName", f"{len(self.name)} characters long", why)
         for key in (self.primary_key, self.secondary_key):
             if not 1 <= len(key) <= limits.MAX_KEY:
                 why = f"A key has 1 to {limits.MAX_KEY} characters."
-                raise _bad("PrimaryKey, SecondaryKey", f"{len(key)} characters long", why)
+                raise bad("PrimaryKey, SecondaryKey", f"{len(key)} characters long", why)
         if not self.rights or len(set(self.rights)) != len(self.rights):
-            raise _bad("Rights", list(self.rights), "Each right is named once, and one at least.")
+            raise bad("Rights", list(self.rights), "Each right is named once, and one at least.")
         if AccessRight.MANAGE in self.rights and len(self.rights) != len(AccessRight):
             why = "Manage permission should also include Send and Listen."
-            raise _bad("Rights", ", ".join(self.rights), why)
+            raise bad("Rights", ", ".join(self.rights), why)
         return self
 
     def to_json(self) -> dict[str, object]:
@@ -92,84 +115,7 @@ class AuthorizationRule:
     @classmethod
     def from_json(cls, data: Mapping[str, object]) -> AuthorizationRule:
         """The inverse of `to_json`. Ranges are `validate`'s."""
-        return cls(**_read_fields(cls, data, "AuthorizationRule."))
-
-
-PrioritySource: TypeAlias = Literal["header", "property", "rules"]
-PRIORITY_SOURCES: Final[tuple[PrioritySource, ...]] = ("header", "property", "rules")
-
-
-@dataclass(frozen=True, slots=True)
-class PrioritySettings:
-    """Makes a queue or subscription a priority queue. Not a setting of Azure's.
-
-    Levels are numbered 0, the lowest, to `levels - 1`, which is received first.
-    """
-
-    levels: int = 10
-    source: PrioritySource = "header"
-    """Where a message's level comes from: the AMQP header's priority, an application property, or
-    rules over its properties, so that senders need not know the levels."""
-    property_name: str | None = None
-    """The application property (`source="property"` only)."""
-    rules: tuple[tuple[str, int], ...] = ()
-    """SQL filter and level, in order, the first match decides (`source="rules"` only). The texts
-    are parsed by core when the entity is created."""
-    aging_ms_per_level: Millis | None = None
-    """A waiting message counts one level higher for each such time; None: never."""
-    weights: tuple[int, ...] | None = None
-    """Shares of the levels, the lowest level's first; None: a higher level always goes first."""
-
-    def validate(self) -> PrioritySettings:
-        """These settings, or `ArgumentError`."""
-        low, high = limits.MIN_PRIORITY_LEVELS, limits.MAX_PRIORITY_LEVELS
-        _in_range("Priority.Levels", self.levels, low, high)
-        _source("Priority.Source", self.source)
-        if (self.source == "property") != bool(self.property_name):
-            why = "It is given with, and only with, the source 'property'."
-            raise _bad("Priority.PropertyName", self.property_name, why)
-        if self.property_name is not None and len(self.property_name) > limits.MAX_PROPERTY_NAME:
-            why = f"It exceeds {limits.MAX_PROPERTY_NAME} characters."
-            raise _bad("Priority.PropertyName", f"{self.property_name[:32]}…", why)
-        self._validate_rules()
-        if self.aging_ms_per_level is not None:
-            low, high = limits.MIN_AGING_MS, limits.MAX_AGING_MS
-            _in_range("Priority.AgingPerLevel", self.aging_ms_per_level, low, high)
-        if self.weights is not None:
-            if len(self.weights) != self.levels:
-                why = f"One weight for each of the {self.levels} levels is needed."
-                raise _bad("Priority.Weights", list(self.weights), why)
-            for weight in self.weights:
-                _in_range("Priority.Weights", weight, 1, limits.MAX_PRIORITY_WEIGHT)
-        return self
-
-    def _validate_rules(self) -> None:
-        if (self.source == "rules") != bool(self.rules):
-            why = "They are given with, and only with, the source 'rules'."
-            raise _bad("Priority.Rules", len(self.rules), why)
-        if len(self.rules) > limits.MAX_PRIORITY_RULES:
-            why = f"At most {limits.MAX_PRIORITY_RULES} rules are allowed."
-            raise _bad("Priority.Rules", len(self.rules), why)
-        for expression, level in self.rules:
-            if not expression.strip() or len(expression) > limits.MAX_SQL_TEXT:
-                why = f"An expression has 1 to {limits.MAX_SQL_TEXT} characters."
-                raise _bad("Priority.Rules", len(expression), why)
-            _in_range("Priority.Rules", level, 0, self.levels - 1)
-
-    def to_json(self) -> dict[str, object]:
-        return {
-            "levels": self.levels,
-            "source": self.source,
-            "property_name": self.property_name,
-            "rules": [[expression, level] for expression, level in self.rules],
-            "aging_ms_per_level": self.aging_ms_per_level,
-            "weights": None if self.weights is None else list(self.weights),
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, object]) -> PrioritySettings:
-        """The inverse of `to_json`; absent keys get their defaults. Ranges are `validate`'s."""
-        return cls(**_read_fields(cls, data, "Priority."))
+        return cls(**read_fields(cls, _AUTHORIZATION_FIELDS, data, "AuthorizationRule."))
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,19 +142,22 @@ class QueueSettings:
     authorization_rules: tuple[AuthorizationRule, ...] = ()
     enable_express: bool = False
     """Kept and shown, without effect: every message is on disk before it is accepted."""
+    rates: RateSettings | None = None
 
     def validate(self) -> QueueSettings:
         """What is to be kept of these settings, or `ArgumentError`."""
         _check_lock(self.lock_duration_ms)
-        _in_range("MaxDeliveryCount", self.max_delivery_count, 1, limits.MAX_DELIVERY_COUNT)
+        check_range("MaxDeliveryCount", self.max_delivery_count, 1, limits.MAX_DELIVERY_COUNT)
         _check_size(self.max_size_mb)
-        _in_range("MaxMessageSizeInKilobytes", self.max_message_size_kb, 1, limits.MAX_MESSAGE_KB)
+        check_range("MaxMessageSizeInKilobytes", self.max_message_size_kb, 1, limits.MAX_MESSAGE_KB)
         _check_window(self.duplicate_window_ms)
         _check_metadata(self.user_metadata)
         _check_forwarding(self)
         _check_authorization(self.authorization_rules)
         if self.priority is not None:
             self.priority.validate()
+        if self.rates is not None:
+            self.rates.validate()
         return replace(
             self,
             default_ttl_ms=_checked_ttl(self.default_ttl_ms),
@@ -221,7 +170,7 @@ class QueueSettings:
     @classmethod
     def from_json(cls, data: Mapping[str, object]) -> QueueSettings:
         """The inverse of `to_json`; absent keys get their defaults. Ranges are `validate`'s."""
-        return cls(**_read_fields(cls, data))
+        return cls(**read_fields(cls, _ENTITY_FIELDS, data))
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,16 +192,19 @@ class TopicSettings:
     """Kept and shown, without effect."""
     support_ordering: bool = True
     """Kept and shown: messages are always in order."""
+    rates: RateSettings | None = None
 
     def validate(self) -> TopicSettings:
         """What is to be kept of these settings, or `ArgumentError`."""
         _check_size(self.max_size_mb)
-        _in_range("MaxMessageSizeInKilobytes", self.max_message_size_kb, 1, limits.MAX_MESSAGE_KB)
+        check_range("MaxMessageSizeInKilobytes", self.max_message_size_kb, 1, limits.MAX_MESSAGE_KB)
         _check_window(self.duplicate_window_ms)
         _check_metadata(self.user_metadata)
         _check_authorization(self.authorization_rules)
         if self.status is EntityStatus.RECEIVE_DISABLED:
-            raise _bad("Status", self.status, "A Topic can't be ReceiveDisabled.")
+            raise bad("Status", self.status, "A Topic can't be ReceiveDisabled.")
+        if self.rates is not None:
+            self.rates.validate()
         return replace(
             self,
             default_ttl_ms=_checked_ttl(self.default_ttl_ms),
@@ -265,7 +217,7 @@ class TopicSettings:
     @classmethod
     def from_json(cls, data: Mapping[str, object]) -> TopicSettings:
         """The inverse of `to_json`; absent keys get their defaults. Ranges are `validate`'s."""
-        return cls(**_read_fields(cls, data))
+        return cls(**read_fields(cls, _ENTITY_FIELDS, data))
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,11 +241,11 @@ class SubscriptionSettings:
     def validate(self) -> SubscriptionSettings:
         """What is to be kept of these settings, or `ArgumentError`."""
         _check_lock(self.lock_duration_ms)
-        _in_range("MaxDeliveryCount", self.max_delivery_count, 1, limits.MAX_DELIVERY_COUNT)
+        check_range("MaxDeliveryCount", self.max_delivery_count, 1, limits.MAX_DELIVERY_COUNT)
         _check_metadata(self.user_metadata)
         _check_forwarding(self)
         if self.status is EntityStatus.SEND_DISABLED:
-            raise _bad("Status", self.status, "A Subscription can't be SendDisabled.")
+            raise bad("Status", self.status, "A Subscription can't be SendDisabled.")
         if self.priority is not None:
             self.priority.validate()
         return replace(
@@ -308,7 +260,7 @@ class SubscriptionSettings:
     @classmethod
     def from_json(cls, data: Mapping[str, object]) -> SubscriptionSettings:
         """The inverse of `to_json`; absent keys get their defaults. Ranges are `validate`'s."""
-        return cls(**_read_fields(cls, data))
+        return cls(**read_fields(cls, _ENTITY_FIELDS, data))
 
 
 Settings: TypeAlias = QueueSettings | TopicSettings | SubscriptionSettings
@@ -323,40 +275,49 @@ def check_update(old: S, new: S) -> None:
     for name in _FIXED:
         if getattr(old, name, None) == getattr(new, name, None):
             continue
-        kind = _kind(type(new))
+        kind = kind_of(type(new))
         if name == "enable_partitioning":
             why = f"Partitioning can't be changed for {kind}."
         else:
             azure = AZURE_NAMES[name]
             why = f"The value for {azure} property of an existing {kind} can't be changed."
-        raise _bad(AZURE_NAMES[name], getattr(new, name), why)
+        raise bad(AZURE_NAMES[name], getattr(new, name), why)
 
 
-def _kind(cls: type) -> str:
-    return cls.__name__.removesuffix("Settings")
+# ------------------------------------------------------------------------------ extensions
+
+_EXTENSIONS: Final[Mapping[type, tuple[str, ...]]] = {
+    QueueSettings: tuple(KEYS),
+    TopicSettings: RATE_KEYS,  # what is received first is a matter of each subscription,
+    SubscriptionSettings: PRIORITY_KEYS,  # and what is taken one of its topic
+}
+
+
+def extensions_of(settings: Settings) -> dict[str, Extension]:
+    """What there is beyond Azure, by `extensions.KEYS`; empty: nothing."""
+    return extension_values(getattr(settings, "priority", None), getattr(settings, "rates", None))
+
+
+def with_extensions(settings: S, values: Mapping[str, object]) -> S:
+    """The settings with these extensions and no others. To change some, give all:
+    `{**extensions_of(settings), **changes}`, with None for one that is to go."""
+    priority, rates = read_extensions(values, _EXTENSIONS[type(settings)])
+    found: dict[str, Any] = {"priority": priority, "rates": rates}
+    return replace(settings, **{name: found[name] for name in found if hasattr(settings, name)})
 
 
 # ------------------------------------------------------------------------------ the ranges
-
-
-def _bad(name: str, value: object, why: str) -> ArgumentError:
-    return ArgumentError(f"SubCode=40000. {why} Parameter name: {name}. Actual value was {value}.")
-
-
-def _in_range(name: str, value: int, low: int, high: int) -> None:
-    if not low <= value <= high:
-        raise _bad(name, value, f"The value must be between {low} and {high}.")
 
 
 def _check_lock(value: Millis) -> None:
     if value > limits.MAX_LOCK_MS:
         minutes = limits.MAX_LOCK_MS // limits.MINUTE_MS
         why = f"The supplied lock time exceeds the allowed maximum of '{minutes}' minutes."
-        raise _bad("LockDuration", _shown(value), why)
+        raise bad("LockDuration", _shown(value), why)
     if value < limits.MIN_LOCK_MS:
         seconds = limits.MIN_LOCK_MS // limits.SECOND_MS
         why = f"The supplied lock time is below the allowed minimum of '{seconds}' seconds."
-        raise _bad("LockDuration", _shown(value), why)
+        raise bad("LockDuration", _shown(value), why)
 
 
 def _check_size(value: int) -> None:
@@ -371,13 +332,13 @@ def _check_size(value: int) -> None:
 def _check_window(value: Millis) -> None:
     if not limits.DUPLICATE_WINDOW_MIN_MS <= value <= limits.DUPLICATE_WINDOW_MAX_MS:
         why = "The duplicate detection history must be between 20 seconds and 7 days."
-        raise _bad("DuplicateDetectionHistoryTimeWindow", _shown(value), why)
+        raise bad("DuplicateDetectionHistoryTimeWindow", _shown(value), why)
 
 
 def _check_metadata(value: str | None) -> None:
     if value is not None and len(value) > limits.MAX_USER_METADATA:
         why = f"It exceeds the allowed maximum of {limits.MAX_USER_METADATA} characters."
-        raise _bad("UserMetadata", f"{len(value)} characters long", why)
+        raise bad("UserMetadata", f"{len(value)} characters long", why)
 
 
 def _check_forwarding(settings: QueueSettings | SubscriptionSettings) -> None:
@@ -393,23 +354,23 @@ def _check_forwarding(settings: QueueSettings | SubscriptionSettings) -> None:
 def _check_authorization(rules: tuple[AuthorizationRule, ...]) -> None:
     if len(rules) > limits.MAX_AUTHORIZATION_RULES:
         why = f"At most {limits.MAX_AUTHORIZATION_RULES} authorization rules are allowed."
-        raise _bad("AuthorizationRules", len(rules), why)
+        raise bad("AuthorizationRules", len(rules), why)
     if len({rule.validate().name for rule in rules}) != len(rules):
         why = "Two authorization rules have the same name."
-        raise _bad("AuthorizationRules", [rule.name for rule in rules], why)
+        raise bad("AuthorizationRules", [rule.name for rule in rules], why)
 
 
 def _checked_ttl(value: Millis) -> Millis:
     if value < limits.MIN_TTL_MS:
         why = "The supplied time to live is below the allowed minimum of '1' second."
-        raise _bad("DefaultMessageTimeToLive", _shown(value), why)
+        raise bad("DefaultMessageTimeToLive", _shown(value), why)
     return NEVER if value >= limits.MAX_DURATION_MS else value
 
 
 def _checked_idle(value: Millis) -> Millis:
     if value < limits.MIN_AUTO_DELETE_MS:
         why = "The supplied idle time is below the allowed minimum of '5' minutes."
-        raise _bad("AutoDeleteOnIdle", _shown(value), why)
+        raise bad("AutoDeleteOnIdle", _shown(value), why)
     return NEVER if value >= limits.MAX_DURATION_MS else value
 
 
@@ -420,79 +381,28 @@ def _shown(value: Millis) -> str:
 # ---------------------------------------------------------------------------- plain dicts
 
 
-def _boolean(name: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise _bad(name, repr(value), "It must be true or false.")
-    return value
-
-
-def _integer(name: str, value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise _bad(name, repr(value), "It must be an integer.")
-    return value
-
-
-def _or_none(name: str, value: object) -> int | None:
-    return None if value is None else _integer(name, value)
-
-
-def _or_never(name: str, value: object) -> Millis:
-    return NEVER if value is None else _integer(name, value)
-
-
-def _text(name: str, value: object) -> str | None:
-    if value is not None and not isinstance(value, str):
-        raise _bad(name, repr(value), "It must be a text.")
-    return value
-
-
 def _status(name: str, value: object) -> EntityStatus:
     try:
         return EntityStatus(cast(str, value))
     except ValueError:
         allowed = ";".join(EntityStatus)
-        raise _bad(name, repr(value), f"It must be one of: {allowed}.") from None
-
-
-def _source(name: str, value: object) -> PrioritySource:
-    for source in PRIORITY_SOURCES:
-        if value == source:
-            return source
-    raise _bad(name, repr(value), f"It must be one of: {';'.join(PRIORITY_SOURCES)}.")
-
-
-def _rules(name: str, value: object) -> tuple[tuple[str, int], ...]:
-    why = "It must be a list of [expression, level]."
-    if not isinstance(value, list | tuple):
-        raise _bad(name, repr(value), why)
-    rules = []
-    for rule in value:
-        if not isinstance(rule, list | tuple) or len(rule) != 2 or not isinstance(rule[0], str):
-            raise _bad(name, repr(rule), why)
-        rules.append((rule[0], _integer(name, rule[1])))
-    return tuple(rules)
-
-
-def _weights(name: str, value: object) -> tuple[int, ...] | None:
-    if value is None:
-        return None
-    if not isinstance(value, list | tuple):
-        raise _bad(name, repr(value), "It must be a list of integers.")
-    return tuple(_integer(name, weight) for weight in value)
+        raise bad(name, repr(value), f"It must be one of: {allowed}.") from None
 
 
 def _priority(name: str, value: object) -> PrioritySettings | None:
     if value is None:
         return None
     if not isinstance(value, Mapping):
-        raise _bad(name, repr(value), "It must be an object.")
+        raise bad(name, repr(value), "It must be an object.")
     return PrioritySettings.from_json(value)
 
 
-def _required(name: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise _bad(name, type(value).__name__, "It must be a text.")
-    return value
+def _rates(name: str, value: object) -> RateSettings | None:
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise bad(name, repr(value), "It must be an object.")
+    return RateSettings.from_json(value)
 
 
 def _rights(name: str, value: object) -> tuple[AccessRight, ...]:
@@ -500,59 +410,46 @@ def _rights(name: str, value: object) -> tuple[AccessRight, ...]:
         return tuple(AccessRight(right) for right in cast(list[str], value))
     except (TypeError, ValueError):
         why = f"It must be a list of: {';'.join(AccessRight)}."
-        raise _bad(name, repr(value), why) from None
+        raise bad(name, repr(value), why) from None
 
 
 def _authorization_rules(name: str, value: object) -> tuple[AuthorizationRule, ...]:
     if not isinstance(value, list | tuple) or not all(isinstance(rule, Mapping) for rule in value):
-        raise _bad(name, type(value).__name__, "It must be a list of objects.")
+        raise bad(name, type(value).__name__, "It must be a list of objects.")
     return tuple(AuthorizationRule.from_json(rule) for rule in value)
 
 
-_Reader: TypeAlias = Callable[[str, object], object]
-_ENTITY_FIELDS: Final[Mapping[str, tuple[str, _Reader]]] = {
-    "lock_duration_ms": ("LockDuration", _integer),
-    "max_size_mb": ("MaxSizeInMegabytes", _integer),
-    "requires_duplicate_detection": ("RequiresDuplicateDetection", _boolean),
-    "duplicate_window_ms": ("DuplicateDetectionHistoryTimeWindow", _integer),
-    "requires_session": ("RequiresSession", _boolean),
-    "default_ttl_ms": ("DefaultMessageTimeToLive", _or_never),
-    "dead_letter_on_expiration": ("DeadLetteringOnMessageExpiration", _boolean),
-    "dead_letter_on_filter_error": ("DeadLetteringOnFilterEvaluationExceptions", _boolean),
-    "max_delivery_count": ("MaxDeliveryCount", _integer),
-    "enable_partitioning": ("EnablePartitioning", _boolean),
-    "auto_delete_on_idle_ms": ("AutoDeleteOnIdle", _or_never),
-    "forward_to": ("ForwardTo", _text),
-    "forward_dead_letters_to": ("ForwardDeadLetteredMessagesTo", _text),
+_ENTITY_FIELDS: Final[Table] = {
+    "lock_duration_ms": ("LockDuration", integer),
+    "max_size_mb": ("MaxSizeInMegabytes", integer),
+    "requires_duplicate_detection": ("RequiresDuplicateDetection", boolean),
+    "duplicate_window_ms": ("DuplicateDetectionHistoryTimeWindow", integer),
+    "requires_session": ("RequiresSession", boolean),
+    "default_ttl_ms": ("DefaultMessageTimeToLive", or_never),
+    "dead_letter_on_expiration": ("DeadLetteringOnMessageExpiration", boolean),
+    "dead_letter_on_filter_error": ("DeadLetteringOnFilterEvaluationExceptions", boolean),
+    "max_delivery_count": ("MaxDeliveryCount", integer),
+    "enable_partitioning": ("EnablePartitioning", boolean),
+    "auto_delete_on_idle_ms": ("AutoDeleteOnIdle", or_never),
+    "forward_to": ("ForwardTo", text),
+    "forward_dead_letters_to": ("ForwardDeadLetteredMessagesTo", text),
     "status": ("Status", _status),
-    "max_message_size_kb": ("MaxMessageSizeInKilobytes", _integer),
-    "enable_batched_operations": ("EnableBatchedOperations", _boolean),
-    "user_metadata": ("UserMetadata", _text),
+    "max_message_size_kb": ("MaxMessageSizeInKilobytes", integer),
+    "enable_batched_operations": ("EnableBatchedOperations", boolean),
+    "user_metadata": ("UserMetadata", text),
     "priority": ("Priority", _priority),
+    "rates": ("Rates", _rates),
     "authorization_rules": ("AuthorizationRules", _authorization_rules),
-    "enable_express": ("EnableExpress", _boolean),
-    "support_ordering": ("SupportOrdering", _boolean),
+    "enable_express": ("EnableExpress", boolean),
+    "support_ordering": ("SupportOrdering", boolean),
 }
-_PRIORITY_FIELDS: Final[Mapping[str, tuple[str, _Reader]]] = {
-    "levels": ("Levels", _integer),
-    "source": ("Source", _source),
-    "property_name": ("PropertyName", _text),
-    "rules": ("Rules", _rules),
-    "aging_ms_per_level": ("AgingPerLevel", _or_none),
-    "weights": ("Weights", _weights),
-}
-_AUTHORIZATION_FIELDS: Final[Mapping[str, tuple[str, _Reader]]] = {
-    "name": ("KeyName", _required),
+_AUTHORIZATION_FIELDS: Final[Table] = {
+    "name": ("KeyName", required),
     "rights": ("Rights", _rights),
-    "primary_key": ("PrimaryKey", lambda name, value: Secret(_required(name, value))),
-    "secondary_key": ("SecondaryKey", lambda name, value: Secret(_required(name, value))),
-    "created_ms": ("CreatedTime", _integer),
-    "modified_ms": ("ModifiedTime", _integer),
-}
-
-_TABLES: Final[Mapping[type, Mapping[str, tuple[str, _Reader]]]] = {
-    PrioritySettings: _PRIORITY_FIELDS,
-    AuthorizationRule: _AUTHORIZATION_FIELDS,
+    "primary_key": ("PrimaryKey", lambda name, value: Secret(required(name, value))),
+    "secondary_key": ("SecondaryKey", lambda name, value: Secret(required(name, value))),
+    "created_ms": ("CreatedTime", integer),
+    "modified_ms": ("ModifiedTime", integer),
 }
 
 AZURE_NAMES: Final[Mapping[str, str]] = MappingProxyType(
@@ -567,29 +464,13 @@ def _to_json(settings: Settings) -> dict[str, object]:
     plain: dict[str, object] = {}
     for field in fields(settings):
         value: object = getattr(settings, field.name)
-        if isinstance(value, PrioritySettings):
+        if isinstance(value, PrioritySettings | RateSettings):
             value = value.to_json()
         elif field.name == "authorization_rules":
             value = [rule.to_json() for rule in cast(tuple[AuthorizationRule, ...], value)]
         elif isinstance(value, EntityStatus):
             value = value.value
-        elif _ENTITY_FIELDS[field.name][1] is _or_never and value == NEVER:
+        elif _ENTITY_FIELDS[field.name][1] is or_never and value == NEVER:
             value = None
         plain[field.name] = value
     return plain
-
-
-def _read_fields(
-    cls: type[Settings] | type[PrioritySettings] | type[AuthorizationRule],
-    data: Mapping[str, object],
-    prefix: str = "",
-) -> dict[str, Any]:
-    table = _TABLES.get(cls, _ENTITY_FIELDS)
-    known = {field.name for field in fields(cls)}
-    values: dict[str, Any] = {}
-    for name, value in data.items():
-        if name not in known:
-            raise ArgumentError(f"SubCode=40000. A {_kind(cls)} has no property '{name}'.")
-        azure, read = table[name]
-        values[name] = read(prefix + azure, value)
-    return values

@@ -187,6 +187,8 @@ class OpenLane:
     def run(self, job: Callable[[], Any], done: Done) -> None:
         self._jobs.append((job, done))
 
+    run_here = run
+
     def begin(self) -> None:
         """Do the next job, unless this lane is in one."""
         if self._is_busy or not self._jobs:

@@ -21,6 +21,7 @@ from tandem.changes import (
     Activated,
     Change,
     Deferred,
+    Delayed,
     Delivered,
     Enqueued,
     EntityCreated,
@@ -30,6 +31,7 @@ from tandem.changes import (
     LevelChanged,
     Mode,
     Noted,
+    Reactivated,
     Removal,
     Removed,
     Renewed,
@@ -184,6 +186,21 @@ class Ledger:
                     row = rows[number]
                     edits = change.edits or row.edits
                     rows[number] = row._replace(state=State.DEFERRED, edits=edits)
+            case Delayed():
+                rows = self.entities[change.entity].rows
+                for number in numbers(change.sequence_numbers):
+                    row = rows[number]
+                    is_deferred = row.state == State.DEFERRED_LOCKED
+                    rows[number] = row._replace(
+                        state=State.DEFERRED if is_deferred else State.DELAYED,
+                        due=row.due if is_deferred else change.due_ms,
+                        deliveries=row.deliveries + Return(change.reason).is_counted,
+                        edits=change.edits or row.edits,
+                    )
+            case Reactivated():
+                rows = self.entities[change.entity].rows
+                for number in numbers(change.sequence_numbers):
+                    rows[number] = rows[number]._replace(state=State.WAITING, due=0)
             case Removed():
                 for number in numbers(change.sequence_numbers):
                     del self.entities[change.entity].rows[number]
@@ -308,6 +325,7 @@ _KINDS: dict[int, str] = {
     State.DEFERRED: "deferred",
     State.DEFERRED_LOCKED: "deferred",
     State.SCHEDULED: "scheduled",
+    State.DELAYED: "delayed",
 }
 
 
@@ -339,7 +357,7 @@ def intent(ledger: Ledger, changes: Iterable[Change]) -> dict[Key, object]:
                 _message(ledger, change.entity, change.sequence_number, found)
             case Activated():
                 _message(ledger, change.entity, change.new_sequence_number, found)
-            case Returned() | Deferred():
+            case Returned() | Deferred() | Delayed() | Reactivated():
                 for number in numbers(change.sequence_numbers):
                     _message(ledger, change.entity, number, found)
             case SessionStateSet():

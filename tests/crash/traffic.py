@@ -32,6 +32,7 @@ from tandem.core.commands import (
     Discharge,
     Disposition,
     Flow,
+    Reactivate,
     ReceiveDeferred,
     RemoveRule,
     Renew,
@@ -355,6 +356,8 @@ class Traffic:
             edits = Edits({"try": rng.randrange(100), rng.choice("abc"): "x"})
         tokens = [held.token for held in chosen]
         command = Settle(path, tokens, how, edits, "so", "it is")
+        if kind == "back" and rng.random() < 0.4:
+            command.delay_ms = rng.choice((40, 700, 9_000))
         if not self.life.submit(command):
             return
         family = path.removesuffix(DEAD)
@@ -377,6 +380,10 @@ class Traffic:
             path = self.random.choice(paths)
             rows = self.deferred[path]
             number, identity = rows.pop(self.random.randrange(len(rows)))
+            if self.random.random() < 0.3:
+                if self.life.submit(Reactivate(path, [number])):
+                    self.expect({("message", path, identity): "here"}, "a deferred one back")
+                return
             mode = self.random.choice(tuple(Mode))
             nonce = self.life.clock.random_bits(64)
 

@@ -2,8 +2,9 @@
 
 `python -m tests.hostile.run [--only H3] [--seconds 20]`: for each scenario a broker of its own, a
 while of calm, the attack, and a look at what is left. The broker has stood it if the calm client's
-99th percentile stayed under twice its own of just before (counted as 5 ms at least: below that it
-is this machine's noise that doubles), the memory under its cap, and nothing was lost.
+99th percentile stayed under twice what it was just before, and what it is meanwhile at a *twin*,
+a broker on the same machine that nobody attacks (both counted as 5 ms at least: below that it is
+this machine's noise that doubles), the memory under its cap, and nothing was lost.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ LOOPS = {"loop-a": "loop-b", "loop-b": "loop-a"}
 class Result:
     scenario: str
     baseline_ms: float
+    twin_ms: float
     attacked_ms: float
     resident_mib: float
     deed: dict[str, int]
@@ -48,7 +50,7 @@ class Result:
 
     @property
     def ratio(self) -> float:
-        return self.attacked_ms / max(self.baseline_ms, FLOOR_MS)
+        return self.attacked_ms / max(self.baseline_ms, self.twin_ms, FLOOR_MS)
 
     def judge(self) -> list[str]:
         """What is not as it must be."""
@@ -92,8 +94,10 @@ async def run(scenario: str, seconds: float, *, scale: float = 1.0, calm_s: floa
     """One scenario, on a broker of its own."""
     with tempfile.TemporaryDirectory(prefix="hostile-") as folder:
         broker, target = await asyncio.to_thread(broker_for_attacks, Path(folder))
-        with broker:
-            return await _run(scenario, seconds, scale, calm_s, broker, target)
+        with broker, BrokerProcess.start(Path(folder) / "twin", arguments=["--emulator"]) as twin:
+            twin.create_queue(QUEUE)
+            other = Target(twin.port, twin.key, has_tls=False)
+            return await _run(scenario, seconds, scale, calm_s, broker, target, other)
 
 
 async def _run(
@@ -103,17 +107,20 @@ async def _run(
     calm_s: float,
     broker: BrokerProcess,
     target: Target,
+    twin: Target,
 ) -> Result:
-    calm = Calm(target, PER_SECOND)
+    calm, beside = Calm(target, PER_SECOND), Calm(twin, PER_SECOND)
     await calm.connect()
-    running = asyncio.ensure_future(calm.run())
+    await beside.connect()
+    running = asyncio.gather(calm.run(), beside.run())
     await asyncio.sleep(min(1.0, calm_s))
     with calm.measuring() as before:
         await asyncio.sleep(calm_s)
-    with calm.measuring() as during:
+    with calm.measuring() as during, beside.measuring() as meanwhile:
         deed, wrongs = await _attack(scenario, seconds, scale, target)
     await asyncio.sleep(0.2)
     calm.stop()
+    beside.stop()
     await running
     if calm.trouble is not None:
         wrongs.append(calm.trouble)
@@ -125,10 +132,14 @@ async def _run(
         wrongs.append(f"{calm.duplicates} messages came twice")
     if broker.process.poll() is not None:
         wrongs.append(f"the broker ended with {broker.process.returncode}")
-        return Result(scenario, before.p99_ms(), during.p99_ms(), 0.0, deed, wrongs)
+        return Result(
+            scenario, before.p99_ms(), meanwhile.p99_ms(), during.p99_ms(), 0.0, deed, wrongs
+        )
     wrongs += await asyncio.to_thread(_newcomer, target)
     resident = resident_mib(broker.process.pid)
-    return Result(scenario, before.p99_ms(), during.p99_ms(), resident, deed, wrongs)
+    return Result(
+        scenario, before.p99_ms(), meanwhile.p99_ms(), during.p99_ms(), resident, deed, wrongs
+    )
 
 
 async def _attack(
@@ -168,6 +179,19 @@ def _newcomer(target: Target) -> list[str]:
     return [f"a new client is not served 20 s after the attack: {last}"]
 
 
+def measured(scenario: str, seconds: float, calm_s: float) -> Result:
+    """Who is over the ratio is measured twice more, and the median counts: a machine that stands
+    still for some milliseconds looks like a broker that does. Any other wrong stays one."""
+    results = [asyncio.run(run(scenario, seconds, calm_s=calm_s))]
+    if results[0].ratio < RATIO:
+        return results[0]
+    while len(results) < 3 and not results[-1].wrongs:
+        results.append(asyncio.run(run(scenario, seconds, calm_s=calm_s)))
+    if results[-1].wrongs:
+        return results[-1]
+    return sorted(results, key=lambda each: each.ratio)[len(results) // 2]
+
+
 def be_first() -> None:
     """Broker and calm client before all else that this machine does, if that may be asked for: then
     their latency is their own. The attacker makes itself the last."""
@@ -191,19 +215,21 @@ def main() -> int:
         parser.error(f"no scenario begins with {options.only}")
     failed = 0
     print(
-        f"{'scenario':<15} {'baseline p99':>12} {'attacked p99':>12} {'ratio':>6} {'RSS MiB':>8}  "
+        f"{'scenario':<15} {'p99 before':>12} {'of the twin':>12} {'attacked':>12} {'ratio':>6} "
+        f"{'RSS MiB':>8}  "
         "verdict and what the attacker did",
         flush=True,
     )
     worst = 0.0
     for name in names:
-        result = asyncio.run(run(name, options.seconds, calm_s=options.calm))
+        result = measured(name, options.seconds, options.calm)
         wrongs = result.judge()
         failed += bool(wrongs)
         worst = max(worst, result.ratio)
         did = ", ".join(f"{count:,} {what}" for what, count in result.deed.items())
         print(
-            f"{name:<15} {result.baseline_ms:>9.2f} ms {result.attacked_ms:>9.2f} ms "
+            f"{name:<15} {result.baseline_ms:>9.2f} ms {result.twin_ms:>9.2f} ms "
+            f"{result.attacked_ms:>9.2f} ms "
             f"{result.ratio:>6.2f} {result.resident_mib:>8.0f}  "
             f"{'FAILED' if wrongs else 'stood'}: {did}",
             flush=True,

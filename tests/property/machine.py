@@ -42,7 +42,14 @@ SECONDS: Final = (1, 400, 1_000, 3_000, 5_000, 9_000, 20_000)
 COVERAGE: Final[Counter[str]] = Counter()
 """What happened in all runs of this process: command and outcome → times."""
 
-SESSION_COMMANDS: Final = (c.RenewSession, c.SetSessionState, c.GetSessionState, c.ListSessions)
+SESSION_COMMANDS: Final = (
+    c.RenewSession,
+    c.SetSessionState,
+    c.GetSessionState,
+    c.ListSessions,
+    c.CountSessions,
+    c.DeadLetterSession,
+)
 
 LAST: Final[list[Step]] = []
 """The steps of the run that ended last: of the one that failed, if one failed."""
@@ -362,6 +369,24 @@ class Machine(RuleBasedStateMachine):
             )
         )
 
+    @precondition(lambda self: self.numbers(State.SCHEDULED) or self.numbers(State.WAITING))
+    @rule(
+        pick=picks,
+        state=st.sampled_from((State.WAITING, State.SCHEDULED, State.DEFERRED, State.LOCKED)),
+        is_wrong=sometimes,
+    )
+    def discard(self, pick: int, state: State, is_wrong: bool) -> None:
+        there = self.numbers(state) or self.numbers(State.WAITING) or self.numbers(State.SCHEDULED)
+        path, number = there[pick % len(there)]
+        self.judge.do(c.Discard(path, [number, 99_999] if is_wrong else [number]))
+
+    @precondition(lambda self: self.numbers(State.DEFERRED) or self.numbers(State.DELAYED))
+    @rule(pick=picks, is_wrong=sometimes)
+    def reactivate(self, pick: int, is_wrong: bool) -> None:
+        aside = self.numbers(State.DEFERRED) + self.numbers(State.DELAYED)
+        path, number = aside[pick % len(aside)]
+        self.judge.do(c.Reactivate(path, [number, 99_999] if is_wrong else [number]))
+
     @rule(
         what=st.sampled_from((c.Browse, c.DeleteMessages, c.ChangePriority)),
         pick=picks,
@@ -382,7 +407,8 @@ class Machine(RuleBasedStateMachine):
         """Around the receivers."""
         path = self.where(pick, self.receivers + self.senders)
         if what is c.Browse:
-            self.judge.do(c.Browse(path, start - 1, count + 1, session))
+            states = (State.DEFERRED, State.DELAYED) if pick % 4 == 3 else ()
+            self.judge.do(c.Browse(path, start - 1, count + 1, session, states))
         elif what is c.DeleteMessages:
             before = self.judge.now - ago
             self.judge.do(c.DeleteMessages(path, count + 1, before, session))
@@ -401,6 +427,7 @@ class Machine(RuleBasedStateMachine):
         why=st.sampled_from((None, "because")),
         others=st.integers(0, 12),
         transaction=picks,
+        delay_ms=st.sampled_from((0, 0, 0, 2_000, 6_000)),
     )
     def settle(
         self,
@@ -410,6 +437,7 @@ class Machine(RuleBasedStateMachine):
         why: str | None,
         others: int,
         transaction: int,
+        delay_ms: int,
     ) -> None:
         held = self.holding()
         path, item = held[pick % len(held)]
@@ -420,7 +448,10 @@ class Machine(RuleBasedStateMachine):
         if disposition in (c.Disposition.COMPLETE, c.Disposition.RELEASE):
             edits = NO_EDITS
         within = self.transaction_of(transaction)
-        self.judge.do(c.Settle(path, tokens, disposition, edits, why, why, transaction=within))
+        command = c.Settle(path, tokens, disposition, edits, why, why, transaction=within)
+        if disposition in (c.Disposition.ABANDON, c.Disposition.RELEASE) or others == 5:
+            command = replace(command, delay_ms=delay_ms)
+        self.judge.do(command)
 
     @precondition(lambda self: self.holding())
     @rule(pick=picks, disposition=st.sampled_from((c.Disposition.ABANDON, c.Disposition.DEFER)))
@@ -483,6 +514,11 @@ class Machine(RuleBasedStateMachine):
             self.judge.do(c.SetSessionState(path, name, state, link))
         elif what is c.GetSessionState:
             self.judge.do(c.GetSessionState(path, name, link))
+        elif what is c.CountSessions:
+            self.judge.do(c.CountSessions(path))
+        elif what is c.DeadLetterSession:
+            link = 0 if pick % 3 == 0 else link
+            self.judge.do(c.DeadLetterSession(path, name, link, "because", count=1 + pick % 4))
         else:
             after = None if ago is None else self.judge.now - ago
             self.judge.do(c.ListSessions(path, after, pick % 2, 2))

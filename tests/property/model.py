@@ -549,6 +549,7 @@ class Model:
             for item in sorted(self.at(command.path).items, key=lambda i: i.number)
             if item.number >= command.from_sequence_number
             if command.session is None or item.session == command.session
+            if not command.states or item.state in command.states
         ]
         return [replace(item, token=None) for item in shown[: command.count]]
 
@@ -565,6 +566,9 @@ class Model:
 
     def Settle(self, command: c.Settle, now: int) -> None:
         entity = self.holder(command.path)
+        comes_back = (c.Disposition.ABANDON, c.Disposition.RELEASE)
+        if command.delay_ms and command.disposition not in comes_back:
+            raise errors.ArgumentError
         items = [self.locked(command.path, token, now) for token in command.tokens]
         if len(set(command.tokens)) < len(items):
             raise errors.MessageLockLostError
@@ -573,6 +577,7 @@ class Model:
         if command.transaction is not None:
             self.opened(command.transaction, now).append(replace(command, transaction=None))
             return
+        due = now + command.delay_ms if command.delay_ms else 0
         for item in items:
             match command.disposition:
                 case c.Disposition.COMPLETE:
@@ -585,17 +590,19 @@ class Model:
                     item.state, item.token, item.until = State.DEFERRED, None, NEVER
                 case c.Disposition.ABANDON:
                     item.edits = item.edits.then(command.edits)
-                    self.give_back(command.path, item, now, is_counted=True)
+                    self.give_back(command.path, item, now, is_counted=True, due=due)
                 case c.Disposition.RELEASE:
-                    self.give_back(command.path, item, now, is_counted=False)
+                    self.give_back(command.path, item, now, is_counted=False, due=due)
 
-    def give_back(self, path: str, item: Item, now: int, *, is_counted: bool) -> None:
-        """A lock ends: back to its place, or dead-lettered after the last delivery."""
+    def give_back(self, path: str, item: Item, now: int, *, is_counted: bool, due: int = 0) -> None:
+        """A lock ends: back to its place, now or later, or dead after the last delivery."""
         entity = self.entities[path]
         was_deferred = item.state == State.DEFERRED_LOCKED
         item.state = State.DEFERRED if was_deferred else State.WAITING
         item.token, item.until = None, NEVER
         item.count += is_counted
+        if due and not was_deferred:
+            item.state, item.due = State.DELAYED, due
         entity.passes_on_at = now
         limit = entity.asks("max_delivery_count")
         if is_counted and limit is not None and item.count >= limit:
@@ -625,6 +632,33 @@ class Model:
         ][: command.count]
         entity.items = [item for item in entity.items if item not in doomed]
         return len(doomed)
+
+    def Discard(self, command: c.Discard, now: int) -> None:
+        entity = self.holder(command.path)
+        free = (State.WAITING, State.DEFERRED, State.DELAYED, State.SCHEDULED)
+        there = {item.number for item in entity.items if item.state in free}
+        for number in command.sequence_numbers:
+            if number not in there:
+                raise errors.MessageNotFoundError(number)
+        entity.items = [i for i in entity.items if i.number not in command.sequence_numbers]
+
+    def Reactivate(self, command: c.Reactivate, now: int) -> None:
+        entity = self.holder(command.path)
+        if not command.sequence_numbers:
+            raise errors.ArgumentError
+        for number in command.sequence_numbers:
+            for item in entity.items:
+                if item.number == number and item.state in (State.DEFERRED, State.DELAYED):
+                    break
+            else:
+                raise errors.MessageNotFoundError(number)
+        for item in entity.items:
+            if item.number in command.sequence_numbers:
+                self.wait_again(command.path, item, now)
+
+    def wait_again(self, path: str, item: Item, now: int) -> None:
+        item.state, item.due = State.WAITING, NEVER
+        self.entities[path].passes_on_at = now
 
     def ChangePriority(self, command: c.ChangePriority, now: int) -> None:
         entity = self.holder(command.path)
@@ -678,12 +712,37 @@ class Model:
             raise errors.NotAllowedError
         with_state = {n: s for n, s in entity.sessions.items() if s.state is not None}
         if command.updated_after_ms is None:
-            idle = (State.DEFERRED, State.SCHEDULED)
+            idle = (State.DEFERRED, State.SCHEDULED, State.DELAYED)
             active = {str(i.session) for i in entity.items if i.state not in idle}
             names = active | set(with_state)
         else:
             names = {n for n, s in with_state.items() if s.changed > command.updated_after_ms}
         return sorted(names)[command.skip : command.skip + command.top]
+
+    def CountSessions(self, command: c.CountSessions, now: int) -> tuple[int, int, int, int]:
+        entity = self.holder(command.path)
+        if not entity.has_sessions:
+            raise errors.NotAllowedError
+        locked = {name for name, session in entity.sessions.items() if session.link}
+        with_state = {n for n, s in entity.sessions.items() if s.state is not None}
+        names = {str(item.session) for item in entity.items}
+        waiting = {str(i.session) for i in entity.items if i.state == State.WAITING}
+        every = names | locked | with_state
+        return len(every), len(waiting - locked), len(locked), len(with_state)
+
+    def DeadLetterSession(self, command: c.DeadLetterSession, now: int) -> int:
+        entity = self.holder(command.path)
+        if not entity.has_sessions:
+            raise errors.NotAllowedError
+        session = entity.sessions.get(command.session, Session())
+        if session.link and session.link != command.link and session.until > now:
+            raise errors.SessionCannotBeLockedError(command.session)
+        items = [i for i in entity.items if i.session == command.session]
+        items = [i for i in items if i.state != State.SCHEDULED]
+        items = sorted(items, key=lambda i: i.number)[: command.count]
+        for item in items:
+            self.dead_letter(command.path, item, now, command.reason, command.description)
+        return len(items)
 
     # --- transactions -----------------------------------------------------------------------------
 
@@ -744,6 +803,8 @@ class Model:
             for item in entity.items:
                 if item.state == State.SCHEDULED:
                     yield item.due, partial(self.activate, path, item, now)
+                elif item.state == State.DELAYED:
+                    yield item.due, partial(self.wait_again, path, item, now)
                 elif item.state == State.WAITING:
                     yield item.expires, partial(self.expire, path, item, now)
                 elif item.is_locked and not entity.has_sessions:

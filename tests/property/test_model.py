@@ -26,6 +26,7 @@ from tandem.changes import Deferred, Return
 from tandem.core import commands as c
 from tandem.core import lifecycle
 from tandem.core.namespace import Namespace
+from tandem.core.queue import Queue
 from tandem.core.ready import Next, Ready
 from tandem.core.state import State
 from tandem.errors import MessageLockLostError
@@ -38,7 +39,8 @@ COMMANDS: Final = (
     *("CreateQueue", "CreateTopic", "CreateSubscription", "UpdateEntity", "DeleteEntity"),
     *("AddRule", "RemoveRule", "Send", "CancelScheduled", "Attach", "Flow", "Detach"),
     *("ReceiveDeferred", "Browse", "Settle", "Renew", "DeleteMessages", "ChangePriority"),
-    *("RenewSession", "SetSessionState", "GetSessionState", "ListSessions"),
+    *("RenewSession", "SetSessionState", "GetSessionState", "ListSessions", "CountSessions"),
+    *("DeadLetterSession", "Reactivate", "Discard"),
     *("Declare", "Discharge", "Remark"),
 )
 NEVER_REFUSED: Final = ("CreateTopic", "CreateSubscription", "Detach", "Declare")
@@ -182,6 +184,11 @@ def a_restart_forgets_what_was_deferred(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def a_delay_lasts_a_millisecond_longer(patch: pytest.MonkeyPatch) -> None:
+    delay = Queue.delay
+    patch.setattr(Queue, "delay", lambda queue, n, why, due, x: delay(queue, n, why, due + 1, x))
+
+
 def aging_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Ready, "effective", lambda ready, level, enqueued, now: level)
 
@@ -197,6 +204,7 @@ def a_lock_lasts_a_millisecond_longer_for_its_holder(patch: pytest.MonkeyPatch) 
         abandoned_goes_to_the_end,
         lock_expiry_is_not_counted,
         a_restart_forgets_what_was_deferred,
+        pytest.param(a_delay_lasts_a_millisecond_longer, marks=pytest.mark.long),
         aging_is_forgotten,
         a_lock_lasts_a_millisecond_longer_for_its_holder,
     ],

@@ -102,6 +102,8 @@ class Copy:
     returns: Counter[str] = field(default_factory=Counter)
     """Confirmed abandons, by place."""
     has_moved_level: bool = False
+    away_until: dict[str, Millis] = field(default_factory=dict)
+    """When a delay that was confirmed is over, by place."""
 
     def __str__(self) -> str:
         return f"message {self.letter.number} in {self.route.family}"
@@ -333,6 +335,7 @@ class Ledger:
         for delivery, payload in deliveries:
             copy = self.see(place, delivery, payload)
             self._check_due(copy, delivery, place, now)
+            self._check_delay(copy, delivery, place, now)
             if copy.deferred_in == place.path:
                 raise Violation("P3", f"{copy} was deferred, and handed out on link {link_number}")
             self._check_count(copy, place, delivery)
@@ -357,6 +360,14 @@ class Ledger:
         if due > self.calm_since_ms and place.path not in copy.first_seen_in:
             if now > due + PROMPT_MS:
                 raise Violation("P7", f"{copy}, due at {due}, was handed out only at {now}")
+
+    def _check_delay(self, copy: Copy, delivery: Delivery, place: Place, now: Millis) -> None:
+        decided = now
+        if delivery.token is not None and not place.has_sessions:
+            decided = delivery.locked_until_ms - place.lock_ms
+        until = copy.away_until.pop(place.path, 0)
+        if decided < until:
+            raise Violation("P7", f"{copy}, put off until {until}, was handed out at {decided}")
 
     def _check_count(self, copy: Copy, place: Place, delivery: Delivery) -> None:
         count = delivery.delivery_count
@@ -492,13 +503,15 @@ class Ledger:
                 deed.ends.append((hold.copy, "completed"))
                 hold.copy.doubts.append(deed)
 
-    def settled(self, settling: Settling, now: Millis) -> None:
+    def settled(self, settling: Settling, now: Millis, away_until: Millis = 0) -> None:
         if not settling.is_good:
             raise Violation("P4", f"{settling.deed.what} was done without the lock")
         settling.deed.prove()
         self.counts[settling.disposition.value] += len(settling.holds)
         for hold in settling.holds:
             copy, path = hold.copy, settling.place.path
+            if away_until and copy.deferred_in != path:
+                copy.away_until[path] = away_until
             match settling.disposition:
                 case Disposition.DEFER:
                     copy.deferred_in = path
@@ -508,6 +521,20 @@ class Ledger:
                     copy.returns[path] += 1
                 case _:
                     pass
+
+    def reactivating(self, place: Place, number: int) -> None:
+        """Asked now: from now on it may be handed out again."""
+        letter = self.numbers.get((place.path, number))
+        copy = None if letter is None else self.copies.get((letter, place.family))
+        if copy is not None:
+            copy.deferred_in = None
+            copy.away_until.pop(place.path, None)
+
+    def burying_session(self, place: Place, session_id: str) -> None:
+        """Asked now: what was deferred of it may be among the dead letters."""
+        for (_, family), copy in self.copies.items():
+            if family == place.family and copy.letter.session_id == session_id:
+                copy.deferred_in = None
 
     def settling_refused(self, settling: Settling, *, is_expected: bool) -> None:
         if settling.is_good and not is_expected:

@@ -21,6 +21,8 @@ from tandem.core.commands import (
     Browse,
     CancelScheduled,
     ChangePriority,
+    CountSessions,
+    DeadLetterSession,
     Declare,
     DeleteMessages,
     Detach,
@@ -30,6 +32,7 @@ from tandem.core.commands import (
     GetSessionState,
     ListSessions,
     NextSession,
+    Reactivate,
     ReceiveDeferred,
     Renew,
     RenewSession,
@@ -269,23 +272,26 @@ class Client:
         then: Then = _ignore,
         *,
         edits: Edits = NO_EDITS,
+        delay_ms: Millis = 0,
     ) -> None:
         if not self.world.is_up:
             return
         ledger = self.ledger
+        away_until = self.world.now_ms + delay_ms if delay_ms else 0
         settling = ledger.settling(place, tokens, disposition, self.world.now_ms)
 
         def answered(reply: Any) -> None:
             if isinstance(reply, Refused):
                 ledger.settling_refused(settling, is_expected=False)
             elif reply is not UNKNOWN:
-                self._settled(settling)
+                self._settled(settling, away_until)
             then(reply)
 
-        self.world.ask(Settle(place.path, tokens, disposition, edits), answered)
+        command = Settle(place.path, tokens, disposition, edits, delay_ms=delay_ms)
+        self.world.ask(command, answered)
 
-    def _settled(self, settling: Settling) -> None:
-        self.ledger.settled(settling, self.world.now_ms)
+    def _settled(self, settling: Settling, away_until: Millis = 0) -> None:
+        self.ledger.settled(settling, self.world.now_ms, away_until)
         if settling.disposition is Disposition.DEFER:
             for hold in settling.holds:
                 self.world.deferred.append((settling.place, hold.number, hold.session_id))
@@ -466,7 +472,10 @@ class Receiver(Client):
                 edits = Edits({"attempt": rng.randrange(100)})
         if rng.random() < mix.rude:
             self._be_rude(tokens)
-        self.settle(self.place, tokens, disposition, edits=edits)
+        delay_ms = 0
+        if disposition in (Disposition.ABANDON, Disposition.RELEASE) and rng.random() < 0.3:
+            delay_ms = rng.choice((100, 1_000, 5_000))
+        self.settle(self.place, tokens, disposition, edits=edits, delay_ms=delay_ms)
         if rng.random() < mix.rude:
             again = partial(self.settle, self.place, tokens, rng.choice(DISPOSITIONS))
             self.world.react(self.in_this_life(again), rng.uniform(0, 3_000))
@@ -722,8 +731,10 @@ class Meddler(Client):
             self._browse(place)
         elif draw < 0.75:
             self._fetch()
+        elif draw < 0.78:
+            self.world.ask(rng.choice((ListSessions, CountSessions))(place.path), _ignore)
         elif draw < 0.80:
-            self.world.ask(ListSessions(place.path), _ignore)
+            self._bury_session(place)
         elif draw < 0.85:
             self.settle(place, [rng.randbytes(16)], rng.choice(DISPOSITIONS))
         elif draw < 0.90 and self.world.mix.purges:
@@ -760,6 +771,10 @@ class Meddler(Client):
         row = rng.choice(rows)
         world.deferred.remove(row)
         place, number, _ = row
+        if rng.random() < 0.3 and world.is_up:
+            self.ledger.reactivating(place, number)
+            world.ask(Reactivate(place.path, [number]), _ignore)
+            return
         takes = rng.random() < world.mix.takes
         mode = Mode.RECEIVE_AND_DELETE if takes else Mode.PEEK_LOCK
         self.receive_deferred(place, [number], partial(self._fetched, place), mode)
@@ -772,6 +787,13 @@ class Meddler(Client):
                     disposition = Disposition.DEFER
                 decide = partial(self.settle, place, [delivery.token], disposition)
                 self.later(self.random.uniform(0, 1.1 * place.lock_ms), decide)
+
+    def _bury_session(self, place: Place) -> None:
+        if place.has_sessions and not place.is_dead_letter and self.world.is_up:
+            names = sorted({copy.letter.session_id or "" for copy in self.ledger.copies.values()})
+            session_id = self.random.choice(names) if names else ""
+            self.ledger.burying_session(place, session_id)
+            self.world.ask(DeadLetterSession(place.path, session_id), _ignore)
 
     def _purge(self, place: Place) -> None:
         count = self.random.randint(1, 4)

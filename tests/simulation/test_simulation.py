@@ -197,12 +197,21 @@ def test_canary_schedules_come_early(monkeypatch: pytest.MonkeyPatch) -> None:
     expect(caught(busy_seeds(10, "schedules")), "P7")
 
 
+def test_canary_a_delay_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A core that brings back what was put off half a second before its time."""
+    delay = Queue.delay
+    monkeypatch.setattr(
+        Queue, "delay", lambda queue, n, why, due, x: delay(queue, n, why, due - 500, x)
+    )
+    expect(caught(busy_seeds(10)), "P7")
+
+
 def test_canary_a_number_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue that does not learn its last number from an index."""
     load = Queue.load
 
-    def forgetful(queue: Queue, source: Any) -> None:
-        load(queue, source)
+    def forgetful(queue: Queue, *source: Any) -> None:
+        load(queue, *source)
         for part in queue.parts:
             part.last = max(0, part.last - 1)
 

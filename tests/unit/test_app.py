@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from tandem import app
-from tandem.app import EMULATOR_KEY, ROOT_POLICY, ServeOptions, Server, event_loop, read_policies
+from tandem.app import EMULATOR_KEY, ROOT_POLICY, Server, event_loop, read_policies
+from tandem.config import ServerConfig
+from tandem.config import server as settings
 from tandem.core.access import Right
 from tandem.core.commands import CreateQueue
 from tandem.errors import ArgumentError
@@ -24,7 +25,7 @@ from tests.unit.server.visitor import UNAUTHORIZED, Refusal, Visitor
 KEY, OTHER_KEY = "a key of the operator", "another key of the operator"
 
 
-def serving(options: ServeOptions, work: Callable[[Server], Awaitable[None]]) -> None:
+def serving(options: ServerConfig, work: Callable[[Server], Awaitable[None]]) -> None:
     async def run() -> None:
         server = await Server.start(options)
         try:
@@ -36,7 +37,7 @@ def serving(options: ServeOptions, work: Callable[[Server], Awaitable[None]]) ->
     asyncio.run(run())
 
 
-def refused(options: ServeOptions) -> str:
+def refused(options: ServerConfig) -> str:
     """The words with which it does not start."""
     with pytest.raises(ArgumentError) as caught:
         asyncio.run(Server.start(options))
@@ -94,19 +95,19 @@ async def comes_in(server: Server, name: str, key: str) -> bool:
 )
 def test_a_setting_that_cannot_work(tmp_path: Path, settings: dict[str, Any], name: str) -> None:
     """It is refused at the start, by its name, and the folder is free again."""
-    options = ServeOptions(tmp_path / "data", **{"ports": (0,), **settings})
+    options = ServerConfig(tmp_path / "data", **{"ports": (0,), **settings})
     assert name in refused(options)
 
     async def nothing(server: Server) -> None: ...
 
-    serving(ServeOptions(tmp_path / "data", ports=(0,)), nothing)
+    serving(ServerConfig(tmp_path / "data", ports=(0,)), nothing)
 
 
 def test_a_port_that_is_taken(tmp_path: Path) -> None:
     """On one of the host's addresses is enough; none of the others is left open."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert f"--port {port}" in refused(ServeOptions(tmp_path, ports=(port,)))
+        assert f"--port {port}" in refused(ServerConfig(tmp_path, ports=(port,)))
 
 
 # --- standard ports -------------------------------------------------------------------------------
@@ -116,10 +117,10 @@ def test_standard_ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     """Those that can be had are, and the others are told with the reason; the ports that were asked
     for by number come first."""
     plain, encrypted, free = free_port(), free_port(), free_port()
-    monkeypatch.setattr(app, "TLS_PORTS", (encrypted,))
+    monkeypatch.setattr(settings, "TLS_PORTS", (encrypted,))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         busy = taken.getsockname()[1]
-        monkeypatch.setattr(app, "STANDARD_PORTS", (plain, encrypted, busy, free))
+        monkeypatch.setattr(settings, "STANDARD_PORTS", (plain, encrypted, busy, free))
 
         async def work(server: Server) -> None:
             assert server.ports == [plain, free]
@@ -127,15 +128,15 @@ def test_standard_ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
             assert "--certificate" in server.unbound[encrypted]
             assert str(busy) in server.unbound[busy]
 
-        serving(ServeOptions(tmp_path, "ns", "127.0.0.1", (), use_standard_ports=True), work)
+        serving(ServerConfig(tmp_path, "ns", "127.0.0.1", (), use_standard_ports=True), work)
 
         async def both(server: Server) -> None:
             assert server.ports[1:] == [plain, free]
 
-        serving(ServeOptions(tmp_path, "ns", "127.0.0.1", (0,), use_standard_ports=True), both)
+        serving(ServerConfig(tmp_path, "ns", "127.0.0.1", (0,), use_standard_ports=True), both)
 
-        monkeypatch.setattr(app, "STANDARD_PORTS", (busy, encrypted))
-        words = refused(ServeOptions(tmp_path, "ns", "127.0.0.1", (), use_standard_ports=True))
+        monkeypatch.setattr(settings, "STANDARD_PORTS", (busy, encrypted))
+        words = refused(ServerConfig(tmp_path, "ns", "127.0.0.1", (), use_standard_ports=True))
         assert "--standard-ports" in words
         assert str(busy) in words
 
@@ -176,7 +177,7 @@ def test_policies_that_cannot_work(tmp_path: Path, policies: list[Any]) -> None:
     """An empty list among them: it would be nobody, and must not become everybody. The words name
     the file, and show no key."""
     write_policies(tmp_path, *policies)
-    words = refused(ServeOptions(tmp_path, ports=(0,)))
+    words = refused(ServerConfig(tmp_path, ports=(0,)))
     assert "policies.json" in words
     assert KEY not in words
 
@@ -215,7 +216,7 @@ def test_policies_are_read_again(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         for visitor in (goes, stays):
             await visitor.leave()
 
-    serving(ServeOptions(tmp_path, ports=(0,)), work)
+    serving(ServerConfig(tmp_path, ports=(0,)), work)
 
 
 def test_without_a_root_policy(tmp_path: Path) -> None:
@@ -225,7 +226,7 @@ def test_without_a_root_policy(tmp_path: Path) -> None:
     async def work(server: Server) -> None:
         assert f"SharedAccessKeyName=m;SharedAccessKey={OTHER_KEY};" in server.connection_string
 
-    serving(ServeOptions(tmp_path, ports=(0,)), work)
+    serving(ServerConfig(tmp_path, ports=(0,)), work)
 
 
 def test_the_emulator_s_key(tmp_path: Path) -> None:
@@ -243,8 +244,8 @@ def test_the_emulator_s_key(tmp_path: Path) -> None:
         assert not await comes_in(server, ROOT_POLICY, EMULATOR_KEY)
         assert EMULATOR_KEY not in server.connection_string
 
-    serving(ServeOptions(tmp_path, ports=(0,), is_emulator=True), emulator)
-    serving(ServeOptions(tmp_path, ports=(0,)), plain)
+    serving(ServerConfig(tmp_path, ports=(0,), is_emulator=True), emulator)
+    serving(ServerConfig(tmp_path, ports=(0,)), plain)
 
 
 @pytest.mark.parametrize(
@@ -295,8 +296,8 @@ def test_a_peer_from_elsewhere_is_turned_away(tmp_path: Path) -> None:
     async def plain(server: Server) -> None:
         assert await reaches(server)
 
-    serving(ServeOptions(tmp_path, ports=(0,), is_emulator=True), emulator)
-    serving(ServeOptions(tmp_path, ports=(0,)), plain)
+    serving(ServerConfig(tmp_path, ports=(0,), is_emulator=True), emulator)
+    serving(ServerConfig(tmp_path, ports=(0,)), plain)
 
 
 def _own_address() -> str | None:
@@ -348,11 +349,11 @@ def test_the_keys_of_a_directory(tmp_path: Path) -> None:
         server.reload()
         assert await is_taken(server)
 
-    serving(ServeOptions(tmp_path, ports=(0,)), no)
-    serving(ServeOptions(tmp_path, ports=(0,)), yes)
+    serving(ServerConfig(tmp_path, ports=(0,)), no)
+    serving(ServerConfig(tmp_path, ports=(0,)), yes)
     named = tmp_path / "named.json"
     (tmp_path / "jwt.json").rename(named)
-    serving(ServeOptions(tmp_path, ports=(0,), jwt_keys=named), yes)
+    serving(ServerConfig(tmp_path, ports=(0,), jwt_keys=named), yes)
 
 
 # --- the event loop -------------------------------------------------------------------------------

@@ -51,6 +51,7 @@ def test_only_passing_troubles_are_retryable() -> None:
         "OperationTimeoutError",
         "ServerBusyError",
         "SessionCannotBeLockedError",
+        "ThrottledError",
     }
 
 

@@ -298,17 +298,17 @@ def test_priority_settings_that_are_fine(priority: PrioritySettings, partitioned
         ("Levels", PrioritySettings(levels=1)),
         ("Levels", PrioritySettings(levels=33)),
         ("Source", PrioritySettings(source="magic")),  # type: ignore[arg-type]
-        ("PropertyName", PrioritySettings(source="property")),
-        ("PropertyName", PrioritySettings(property_name="p")),
-        ("PropertyName", PrioritySettings(source="property", property_name="p" * 129)),
+        ("Property", PrioritySettings(source="property")),
+        ("Property", PrioritySettings(property_name="p")),
+        ("Property", PrioritySettings(source="property", property_name="p" * 129)),
         ("Rules", PrioritySettings(source="rules")),
         ("Rules", PrioritySettings(rules=(("TRUE", 1),))),
         ("Rules", PrioritySettings(levels=3, source="rules", rules=(("TRUE", 3),))),
         ("Rules", PrioritySettings(source="rules", rules=((" ", 1),))),
         ("Rules", PrioritySettings(source="rules", rules=(("x" * 1025, 1),))),
         ("Rules", PrioritySettings(source="rules", rules=(("TRUE", 1),) * 101)),
-        ("AgingPerLevel", PrioritySettings(aging_ms_per_level=0)),
-        ("AgingPerLevel", PrioritySettings(aging_ms_per_level=NEVER)),
+        ("AgingSeconds", PrioritySettings(aging_ms_per_level=0)),
+        ("AgingSeconds", PrioritySettings(aging_ms_per_level=NEVER)),
         ("Weights", PrioritySettings(levels=3, weights=(1, 2))),
         ("Weights", PrioritySettings(levels=2, weights=(0, 1))),
         ("Weights", PrioritySettings(levels=2, weights=(1, 1001))),
@@ -316,9 +316,9 @@ def test_priority_settings_that_are_fine(priority: PrioritySettings, partitioned
 )
 def test_priority_settings_that_are_not(name: str, priority: PrioritySettings) -> None:
     """Each is refused, naming what is wrong, on its own and inside an entity."""
-    with pytest.raises(ArgumentError, match=f"Priority.{name}"):
+    with pytest.raises(ArgumentError, match=f"Priority{name}"):
         QueueSettings(priority=priority).validate()
-    with pytest.raises(ArgumentError, match=f"Priority.{name}"):
+    with pytest.raises(ArgumentError, match=f"Priority{name}"):
         SubscriptionSettings(priority=priority).validate()
 
 
@@ -356,13 +356,13 @@ def test_unknown_keys_are_refused_by_name(kind: type[Settings]) -> None:
         ({"status": []}, "Status"),
         ({"forward_to": 7}, "ForwardTo"),
         ({"priority": 3}, "Priority"),
-        ({"priority": {"levels": None}}, "Priority.Levels"),
-        ({"priority": {"source": 1}}, "Priority.Source"),
-        ({"priority": {"rules": "x"}}, "Priority.Rules"),
-        ({"priority": {"rules": [["x"]]}}, "Priority.Rules"),
-        ({"priority": {"rules": [["x", "1"]]}}, "Priority.Rules"),
-        ({"priority": {"weights": 1}}, "Priority.Weights"),
-        ({"priority": {"weights": [1.0]}}, "Priority.Weights"),
+        ({"priority": {"levels": None}}, "PriorityLevels"),
+        ({"priority": {"source": 1}}, "PrioritySource"),
+        ({"priority": {"rules": "x"}}, "PriorityRules"),
+        ({"priority": {"rules": [["x"]]}}, "PriorityRules"),
+        ({"priority": {"rules": [["x", "1"]]}}, "PriorityRules"),
+        ({"priority": {"weights": 1}}, "PriorityWeights"),
+        ({"priority": {"weights": [1.0]}}, "PriorityWeights"),
     ],
 )
 def test_wrong_types_are_refused_by_name(data: dict[str, object], azure: str) -> None:

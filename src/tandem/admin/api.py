@@ -4,13 +4,12 @@ Here live the paths, the verbs, who may ask, pages, ETags and the errors as Azur
 itself is `tandem.http`, XML is `atom`, descriptions are `descriptions`, and what an entity can be
 told is core's.
 
-The rule: every request but `GET /health` needs Manage on the very resource that it names, looked at
-or changed; then the command it stands for is carried out in the name of that right.
+The rule: every request needs Manage on the very resource that it names, looked at or changed; then
+the command it stands for is carried out in the name of that right.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,8 +38,16 @@ from tandem.atom import (
     write_error,
     write_feed,
 )
-from tandem.changes import EntityKind
-from tandem.core.access import Claims, Grant, Right, path_of, require_right, targets_of
+from tandem.changes import EntityKind, Note
+from tandem.core.access import (
+    Claims,
+    Grant,
+    Right,
+    everything,
+    path_of,
+    require_right,
+    targets_of,
+)
 from tandem.core.commands import (
     AddRule,
     Command,
@@ -48,6 +55,7 @@ from tandem.core.commands import (
     CreateSubscription,
     CreateTopic,
     DeleteEntity,
+    Remark,
     RemoveRule,
     UpdateEntity,
     UpdateRule,
@@ -74,8 +82,6 @@ log = logging.getLogger("tandem.admin")
 RULES: Final = "rules"
 RESOURCES: Final = "$resources"
 NAMESPACE_INFO: Final = "$namespaceinfo"
-HEALTHY: Final = {"status": "healthy", "message": "Service is healthy."}
-"""What Microsoft's emulator says."""
 _TOKENS: Final = (
     "authorization",
     "servicebussupplementaryauthorization",
@@ -170,10 +176,6 @@ class AdminApi:
     async def handle(self, request: Request) -> Response:
         """The answer to any request; what is refused is an answer, too."""
         try:
-            if _is_health(request):
-                return Response(
-                    200, (("Content-Type", "application/json"),), json.dumps(HEALTHY).encode()
-                )
             return await self._answer(request)
         except _Denied as denied:
             return self._refusal(request, denied.status, str(denied), *denied.headers)
@@ -206,7 +208,9 @@ class AdminApi:
             self._check_etag(request, place)
         match request.method:
             case "GET":
-                return self._show(request, place, 200)
+                shown = self._show(request, place, 200)
+                await self._broker.execute(Remark(place.path, Note.MANAGED), everything())
+                return shown
             case "PUT":
                 await self._put(request, place)
                 return self._show(request, place, 200 if "if-match" in request.headers else 201)
@@ -441,16 +445,6 @@ class AdminApi:
         )
         content_type = ("Content-Type", ERROR_TYPE)
         return Response(status, (content_type, *headers), write_error(status, detail))
-
-
-def _is_health(request: Request) -> bool:
-    """Without a version and a token: with them it would be somebody's queue of that name."""
-    return (
-        request.method == "GET"
-        and request.path == ("health",)
-        and "api-version" not in request.query
-        and "authorization" not in request.headers
-    )
 
 
 def _place(segments: list[str]) -> _Place:

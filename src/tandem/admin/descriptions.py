@@ -5,8 +5,10 @@ RuleDescription, their order and their defaults (WIRE.md §10.2, §10.3). XML it
 request does with a description is `api`.
 
 The rule: a description replaces the one before as a whole. What it leaves out gets its default,
-except what cannot be changed or cannot be said in it (`kept`). Elements that only the broker fills
-in, and unknown ones, are read over: the SDKs send back what they were shown.
+except what cannot be changed (`kept`). So do the extensions, in the element `Tandem` of a namespace
+of its own; but a description without that element leaves them as they are, because it comes from
+an SDK that has never heard of them. Elements that only the broker fills in, and unknown ones, are
+read over: the SDKs send back what they were shown.
 """
 
 from __future__ import annotations
@@ -29,8 +31,10 @@ from tandem.atom import (
     Element,
     duration,
     escape,
+    extension_element,
     read_boolean,
     read_duration,
+    read_extension_element,
     read_integer,
     read_ticks,
     read_time,
@@ -59,6 +63,8 @@ from tandem.settings import (
     Settings,
     SubscriptionSettings,
     TopicSettings,
+    extensions_of,
+    with_extensions,
 )
 
 PREMIUM_MIN_MESSAGE_KB: Final = 1_024
@@ -123,12 +129,14 @@ def read_settings(
             values[name] = read(text)
         elif kept is not None and name in _FIXED:
             values[name] = getattr(kept, name)
-    if kept is not None and hasattr(kept, "priority"):
-        values["priority"] = kept.priority  # Azure has no word for it
     if kind is not SubscriptionSettings:
         _read_size(values, kept, is_premium=is_premium)
         before = getattr(kept, "authorization_rules", ())
         values["authorization_rules"] = _read_authorization(description, before, now)
+    said = read_extension_element(description)
+    if said is not None:
+        return with_extensions(kind(**values), said)
+    values |= {name: getattr(kept, name) for name in ("priority", "rates") if hasattr(kept, name)}
     return kind(**values)
 
 
@@ -226,6 +234,7 @@ class Shown:
             tag("EnableExpress", settings.enable_express),
             self._forward("ForwardDeadLetteredMessagesTo", settings.forward_dead_letters_to),
             self._message_size(settings.max_message_size_kb),
+            _extensions(settings),
         )
 
     def topic(self, topic: Queue, filters: tuple[int, int]) -> str:
@@ -257,6 +266,7 @@ class Shown:
             tag("EnableExpress", settings.enable_express),
             tag("UserMetadata", settings.user_metadata),
             self._message_size(settings.max_message_size_kb),
+            _extensions(settings),
         )
 
     def subscription(self, queue: Queue) -> str:
@@ -281,6 +291,7 @@ class Shown:
             self._forward("ForwardDeadLetteredMessagesTo", settings.forward_dead_letters_to),
             tag("AutoDeleteOnIdle", duration(settings.auto_delete_on_idle_ms)),
             tag("EntityAvailabilityStatus", "Available"),
+            _extensions(settings),
         )
 
     def _forward(self, name: str, target: str | None) -> str:
@@ -304,6 +315,12 @@ def namespace_info(name: str, created_ms: Millis, *, is_premium: bool) -> str:
 
 def _description(name: str, *parts: str) -> str:
     return f'<{name} xmlns="{SERVICE_BUS}" xmlns:i="{INSTANCE}">{"".join(parts)}</{name}>'
+
+
+def _extensions(settings: Settings) -> str:
+    """Last, and only where there is one: who does not look for it does not meet it."""
+    values = extensions_of(settings)
+    return extension_element(values) if values else ""
 
 
 def _message_count(queue: Queue) -> int:
@@ -330,7 +347,7 @@ def _count_details(queue: Queue) -> str:
         f'<CountDetails xmlns:d2p1="{COUNTS}">'
         + tag("d2p1:ActiveMessageCount", queue.active_count + deferred)
         + tag("d2p1:DeadLetterMessageCount", dead)
-        + tag("d2p1:ScheduledMessageCount", counts[State.SCHEDULED])
+        + tag("d2p1:ScheduledMessageCount", counts[State.SCHEDULED] + counts[State.DELAYED])
         + tag("d2p1:TransferMessageCount", 0)
         + tag("d2p1:TransferDeadLetterMessageCount", 0)
         + "</CountDetails>"

@@ -55,6 +55,10 @@ SECOND: Final = 1
 Properties: TypeAlias = Mapping[Any, object]
 
 
+RETRY_AFTER: Final = Symbol("x-tandem-retry-after-ms")
+"""In the info of an error: how long to wait before it is tried again (docs/wire-extensions.md)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Error:
     """§2.8.14. Always written with all three fields: azure-servicebus indexes them blindly."""

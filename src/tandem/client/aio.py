@@ -27,8 +27,8 @@ from tandem.client import operations
 from tandem.client.addresses import ConnectionString
 from tandem.client.conversation import Conversation
 from tandem.client.entities import Entities
-from tandem.client.messages import ReceivedMessage, Sendable
-from tandem.client.operations import Rule, Settlement
+from tandem.client.messages import ReceivedMessage, Sendable, Unsent
+from tandem.client.operations import Rule, SessionCounts, Settlement
 from tandem.client.pending import Pending
 from tandem.client.receiving import NextSession, ReceiveMode, ReceiverLink
 from tandem.client.sending import MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, SenderLink, SendReport
@@ -276,7 +276,7 @@ class AsyncClient:
             from_sequence_number = page[-1].sequence_number + 1
 
     async def schedule(
-        self, messages: Sequence[Sendable], at_ms: Millis, path: str | None = None
+        self, messages: Sequence[Unsent], at_ms: Millis, path: str | None = None
     ) -> list[int]:
         line = await self._connected()
         entity = self.target.entity(path)
@@ -296,7 +296,10 @@ class AsyncClient:
         reason: str | None = None,
         description: str | None = None,
         properties: Mapping[str, Value] | None = None,
+        delay_ms: Millis = 0,
     ) -> None:
+        if delay_ms:
+            properties = operations.with_delay(properties, delay_ms)
         line = await self._connected()
         await line.run(
             operations.update_disposition(
@@ -322,9 +325,78 @@ class AsyncClient:
         entity = self.target.entity(path)
         return await line.run(operations.delete_messages(line.heart, entity, count, before_ms))
 
+    async def change_priority(
+        self, sequence_number: int, level: int, path: str | None = None
+    ) -> None:
+        """Give a message that waits in a priority queue another level (0 is the lowest), at once.
+        Tandem's own; needs Manage. Raises MessageNotFoundError if it does not wait."""
+        line = await self._connected()
+        entity = self.target.entity(path)
+        await line.run(operations.change_priority(line.heart, entity, sequence_number, level))
+
     async def list_sessions(self, path: str | None = None) -> list[str]:
         line = await self._connected()
         return await line.run(operations.list_sessions(line.heart, self.target.entity(path)))
+
+    async def search(
+        self,
+        path: str | None = None,
+        *,
+        filter: str | None = None,
+        states: Sequence[str] = (),
+        from_sequence_number: int = 0,
+        session_id: str | None = None,
+    ) -> AsyncIterator[ReceivedMessage]:
+        """Browse by a SQL filter, by state (`active`, `deferred`, `scheduled`, `delayed`), or
+        both. Tandem only."""
+        following: int | None = from_sequence_number
+        while following is not None:
+            line = await self._connected()
+            page, following = await line.run(
+                operations.search(
+                    line.heart,
+                    self.target.entity(path),
+                    following,
+                    operations.PAGE,
+                    filter=filter,
+                    states=states,
+                    session_id=session_id,
+                )
+            )
+            for message in page:
+                yield message
+
+    async def discard(self, numbers: Sequence[int], path: str | None = None) -> None:
+        """Delete messages that nobody has locked, in whatever state. Tandem only."""
+        line = await self._connected()
+        await line.run(operations.discard(line.heart, self.target.entity(path), numbers))
+
+    async def reactivate(self, numbers: Sequence[int], path: str | None = None) -> None:
+        """Deferred or delayed messages wait again, each in its place. Tandem only."""
+        line = await self._connected()
+        await line.run(operations.reactivate(line.heart, self.target.entity(path), numbers))
+
+    async def dead_letter_session(
+        self,
+        session_id: str,
+        path: str | None = None,
+        *,
+        reason: str | None = None,
+        description: str | None = None,
+    ) -> int:
+        """Every message of a session that nobody holds; how many there were. Tandem only."""
+        line = await self._connected()
+        entity = self.target.entity(path)
+        return await line.run(
+            operations.dead_letter_session(
+                line.heart, entity, session_id, reason=reason, description=description
+            )
+        )
+
+    async def count_sessions(self, path: str | None = None) -> SessionCounts:
+        """Tandem only."""
+        line = await self._connected()
+        return await line.run(operations.count_sessions(line.heart, self.target.entity(path)))
 
     async def add_rule(self, path: str, rule: Rule) -> None:
         line = await self._connected()
@@ -405,7 +477,11 @@ class AsyncReceiver(_Held):
         messages: ReceivedMessage | Sequence[ReceivedMessage],
         *,
         properties: Mapping[str, Value] | None = None,
+        delay_ms: Millis = 0,
     ) -> None:
+        """Back for others, at once or after a delay (Tandem only)."""
+        if delay_ms:
+            properties = operations.with_delay(properties, delay_ms)
         await self._settle(messages, Settlement.ABANDON, properties=properties)
 
     async def defer(
@@ -427,6 +503,15 @@ class AsyncReceiver(_Held):
         how = Settlement.DEAD_LETTER
         await self._settle(
             messages, how, reason=reason, description=description, properties=properties
+        )
+
+    async def dead_letter_session(
+        self, *, reason: str | None = None, description: str | None = None
+    ) -> int:
+        """All messages of the session that this receiver holds; how many. Tandem only."""
+        link = self._link
+        return await self._line.run(
+            link.dead_letter_session(reason=reason, description=description)
         )
 
     async def release(self, messages: ReceivedMessage | Sequence[ReceivedMessage]) -> None:

@@ -24,17 +24,18 @@ from types import TracebackType
 from typing import Any, Self
 from uuid import UUID
 
-from tandem.client import operations
+from tandem.client import operations, positions
 from tandem.client.addresses import ConnectionString
 from tandem.client.entities import Entities
 from tandem.client.line import Line
-from tandem.client.messages import ReceivedMessage, Sendable
-from tandem.client.operations import Rule, Settlement
+from tandem.client.messages import ReceivedMessage, Sendable, Unsent
+from tandem.client.operations import Rule, SessionCounts, Settlement
 from tandem.client.pending import Pending
+from tandem.client.positions import Page, Stretch, Survey
 from tandem.client.receiving import NextSession, ReceiveMode, ReceiverLink
 from tandem.client.sending import MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, SenderLink, SendReport
 from tandem.clock import Clock, SystemClock
-from tandem.model import Millis, Value
+from tandem.model import NEVER, Millis, Value
 
 
 class Client:
@@ -159,7 +160,7 @@ class Client:
             from_sequence_number = page[-1].sequence_number + 1
 
     def schedule(
-        self, messages: Sequence[Sendable], at_ms: Millis, path: str | None = None
+        self, messages: Sequence[Unsent], at_ms: Millis, path: str | None = None
     ) -> list[int]:
         """Their sequence numbers."""
         line = self._connected()
@@ -180,8 +181,12 @@ class Client:
         reason: str | None = None,
         description: str | None = None,
         properties: Mapping[str, Value] | None = None,
+        delay_ms: Millis = 0,
     ) -> None:
-        """By lock token, whatever has become of the receiver that it came from."""
+        """By lock token, whatever has become of the receiver that it came from, and of whatever
+        client that was. `delay_ms`: what is abandoned comes back so much later (Tandem only)."""
+        if delay_ms:
+            properties = operations.with_delay(properties, delay_ms)
         line = self._connected()
         line.run(
             operations.update_disposition(
@@ -208,9 +213,75 @@ class Client:
         entity = self.target.entity(path)
         return line.run(operations.delete_messages(line.heart, entity, count, before_ms))
 
+    def change_priority(self, sequence_number: int, level: int, path: str | None = None) -> None:
+        """Give a message that waits in a priority queue another level (0 is the lowest), at once.
+        Tandem's own; needs Manage. Raises MessageNotFoundError if it does not wait."""
+        line = self._connected()
+        entity = self.target.entity(path)
+        line.run(operations.change_priority(line.heart, entity, sequence_number, level))
+
     def list_sessions(self, path: str | None = None) -> list[str]:
         line = self._connected()
         return line.run(operations.list_sessions(line.heart, self.target.entity(path)))
+
+    def search(
+        self,
+        path: str | None = None,
+        *,
+        filter: str | None = None,
+        states: Sequence[str] = (),
+        from_sequence_number: int = 0,
+        session_id: str | None = None,
+    ) -> Iterator[ReceivedMessage]:
+        """Browse by a SQL filter, by state (`active`, `deferred`, `scheduled`, `delayed`), or
+        both. Tandem only."""
+        following: int | None = from_sequence_number
+        while following is not None:
+            line = self._connected()
+            page, following = line.run(
+                operations.search(
+                    line.heart,
+                    self.target.entity(path),
+                    following,
+                    operations.PAGE,
+                    filter=filter,
+                    states=states,
+                    session_id=session_id,
+                )
+            )
+            yield from page
+
+    def discard(self, numbers: Sequence[int], path: str | None = None) -> None:
+        """Delete messages that nobody has locked, in whatever state. Tandem only."""
+        line = self._connected()
+        line.run(operations.discard(line.heart, self.target.entity(path), numbers))
+
+    def reactivate(self, numbers: Sequence[int], path: str | None = None) -> None:
+        """Deferred or delayed messages wait again, each in its place. Tandem only."""
+        line = self._connected()
+        line.run(operations.reactivate(line.heart, self.target.entity(path), numbers))
+
+    def dead_letter_session(
+        self,
+        session_id: str,
+        path: str | None = None,
+        *,
+        reason: str | None = None,
+        description: str | None = None,
+    ) -> int:
+        """Every message of a session that nobody holds; how many there were. Tandem only."""
+        line = self._connected()
+        entity = self.target.entity(path)
+        return line.run(
+            operations.dead_letter_session(
+                line.heart, entity, session_id, reason=reason, description=description
+            )
+        )
+
+    def count_sessions(self, path: str | None = None) -> SessionCounts:
+        """Tandem only."""
+        line = self._connected()
+        return line.run(operations.count_sessions(line.heart, self.target.entity(path)))
 
     def add_rule(self, path: str, rule: Rule) -> None:
         line = self._connected()
@@ -223,6 +294,88 @@ class Client:
     def list_rules(self, path: str) -> list[Rule]:
         line = self._connected()
         return line.run(operations.list_rules(line.heart, path))
+
+    # --- by position: Tandem's own (docs/wire-extensions.md) --------------------------------------
+
+    def survey(self, path: str | None = None, *, since_ms: Millis | None = None) -> Survey:
+        """Where the messages of an entity lie, and how far its readers have come."""
+        line = self._connected()
+        return line.run(positions.survey(line.heart, self.target.entity(path), since_ms))
+
+    def advance(
+        self,
+        path: str,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        max_count: int = NEVER,
+        max_bytes: int = NEVER,
+    ) -> Stretch:
+        """How far one gets with so much; see `positions.advance`."""
+        line = self._connected()
+        return line.run(
+            positions.advance(line.heart, path, partition, start, end, max_count, max_bytes)
+        )
+
+    def split(self, path: str, partition: int, start: int, end: int, parts: int) -> list[Stretch]:
+        """The range in about so many stretches of about the same size."""
+        line = self._connected()
+        return line.run(positions.split(line.heart, path, partition, start, end, parts))
+
+    def scan(
+        self,
+        path: str,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        fields: str = "all",
+        sql_filter: str | None = None,
+    ) -> Iterator[Page]:
+        """The pages of a range; the next one is on its way while one is looked at. `fields`: all,
+        or properties without bodies, or none."""
+        line = self._connected()
+
+        def ask(start: int) -> Pending[Page]:
+            return line.call(
+                lambda: line.heart.run(
+                    positions.scan(
+                        line.heart,
+                        path,
+                        partition,
+                        start,
+                        end,
+                        fields=fields,
+                        sql_filter=sql_filter,
+                    )
+                )
+            )
+
+        asked = ask(start) if start < end else None
+        while asked is not None:
+            page = line.wait(asked)
+            asked = ask(page.following) if start < page.following < end else None
+            start = page.following
+            yield page
+
+    def move_cursor(
+        self, path: str, name: str, partition: int, position: int, *, removes: bool = False
+    ) -> int:
+        """Say how far the reader of that name has come; how far that is then."""
+        line = self._connected()
+        return line.run(
+            positions.move_cursor(line.heart, path, name, partition, position, removes=removes)
+        )
+
+    def open_tap(self, path: str, name: str, retention_ms: Millis) -> None:
+        """Hold back for that reader what it has not passed. Needs Manage."""
+        line = self._connected()
+        line.run(positions.open_tap(line.heart, path, name, retention_ms))
+
+    def drop_cursor(self, path: str, name: str) -> None:
+        line = self._connected()
+        line.run(positions.drop_cursor(line.heart, path, name))
 
     @property
     def entities(self) -> Entities:
@@ -345,7 +498,11 @@ class Receiver(_Held):
         messages: ReceivedMessage | Sequence[ReceivedMessage],
         *,
         properties: Mapping[str, Value] | None = None,
+        delay_ms: Millis = 0,
     ) -> None:
+        """Back for others, at once or after a delay (Tandem only)."""
+        if delay_ms:
+            properties = operations.with_delay(properties, delay_ms)
         self._settle(messages, Settlement.ABANDON, properties=properties)
 
     def defer(
@@ -366,6 +523,13 @@ class Receiver(_Held):
     ) -> None:
         how = Settlement.DEAD_LETTER
         self._settle(messages, how, reason=reason, description=description, properties=properties)
+
+    def dead_letter_session(
+        self, *, reason: str | None = None, description: str | None = None
+    ) -> int:
+        """All messages of the session that this receiver holds; how many. Tandem only."""
+        link = self._link
+        return self._line.run(link.dead_letter_session(reason=reason, description=description))
 
     def release(self, messages: ReceivedMessage | Sequence[ReceivedMessage]) -> None:
         """Back at once, as if it had never been delivered."""

@@ -2,7 +2,8 @@
 
 One request, one connection, and it blocks: administration is rare. In asyncio, call it through
 `asyncio.to_thread`. Settings have the names of Azure's descriptions (`LockDuration="PT30S"`,
-`RequiresSession=True`), so that what is read can be written again.
+`RequiresSession=True`), so that what is read can be written again. Beside them stand Tandem's own
+(`PriorityLevels=3`, `RateLimit="100/s"`, docs/priority.md), which Azure does not have.
 """
 
 from __future__ import annotations
@@ -14,7 +15,18 @@ from typing import Final, TypeAlias
 from urllib.parse import quote
 
 from tandem import atom
-from tandem.atom import ATOM, COUNTS, INSTANCE, SCHEMA, SERVICE_BUS, Element, escape, tag
+from tandem.atom import (
+    ATOM,
+    COUNTS,
+    INSTANCE,
+    SCHEMA,
+    SERVICE_BUS,
+    Element,
+    description_elements,
+    escape,
+    read_extension_element,
+    tag,
+)
 from tandem.client.addresses import ConnectionString, subscription_path
 from tandem.client.failures import status_refusal
 from tandem.client.operations import Correlation, Rule
@@ -29,7 +41,8 @@ PAGE: Final = 100
 _MOST_NODES: Final = 20_000
 """Of one answer: a page of a hundred descriptions, with room."""
 
-Setting: TypeAlias = str | int | bool
+Setting: TypeAlias = str | int | bool | None
+"""None: not said. In an update it takes an extension away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +51,8 @@ class Entity:
 
     name: str
     settings: Mapping[str, str]
-    """The elements of its description that are text: `{"LockDuration": "PT1M", …}`."""
+    """The elements of its description that are text: `{"LockDuration": "PT1M", …}`, and its
+    extensions."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """`ActiveMessageCount`, `DeadLetterMessageCount`, `ScheduledMessageCount`, …"""
 
@@ -137,23 +151,42 @@ class Entities:
         kind: str,
         settings: Mapping[str, Setting],
         headers: Mapping[str, str] | None = None,
+        *,
+        rules: str = "",
     ) -> Entity:
-        elements = "".join(tag(name, value) for name, value in settings.items())
-        answer = self._request("PUT", path, _entry(kind, elements), headers or {})
+        """`rules`: the element AuthorizationRules."""
+        first, last = _in_order(kind, settings)
+        elements = description_elements(first) + rules + description_elements(last)
+        proofs = {
+            header: self._token(_target_of(str(settings[name])))
+            for name, header in _PROOFS.items()
+            if settings.get(name)
+        }
+        answer = self._request("PUT", path, _entry(kind, elements), {**(headers or {}), **proofs})
         return _entity(answer, kind)
 
     def _get(self, path: str, kind: str) -> Entity:
-        answer = self._request("GET", path)
+        return self._described(self._request("GET", path), path, kind)
+
+    def _described(self, answer: Element, path: str, kind: str) -> Entity:
         if (answer.namespace, answer.name) != (ATOM, "entry"):
             raise EntityNotFoundError(path)  # Azure answers with an empty feed
         return _entity(answer, kind)
 
     def _update(self, path: str, kind: str, settings: Mapping[str, Setting]) -> Entity:
         # A description replaces the one before, so what is not named is sent as it was.
-        kept: dict[str, Setting] = dict(self._get(path, kind).settings)
+        found = self._request("GET", path)
+        kept: dict[str, Setting] = dict(self._described(found, path, kind).settings)
         for name in _BROKERS_OWN:
             kept.pop(name, None)
-        return self._put(path, kind, {**kept, **settings}, {"If-Match": "*"})
+        rules = atom.content_of(found).find("AuthorizationRules")
+        return self._put(
+            path,
+            kind,
+            {**kept, **settings},
+            {"If-Match": "*"},
+            rules="" if rules is None else _written(rules),
+        )
 
     def _list(self, path: str, kind: str) -> Iterator[Entity]:
         skip = 0
@@ -166,6 +199,11 @@ class Entities:
                 return
             skip += len(entries)
 
+    def _token(self, path: str) -> str:
+        target = self._target
+        scheme = "https" if target.uses_tls else "http"
+        return target.token(f"{scheme}://{target.host}/{path}", self._clock.now_ms())[0]
+
     def _request(
         self,
         method: str,
@@ -177,9 +215,11 @@ class Entities:
     ) -> Element:
         """The answer's root element; an empty one if it has no body. Raises what it tells."""
         target = self._target
-        scheme = "https" if target.uses_tls else "http"
-        token, _ = target.token(f"{scheme}://{target.host}/{path}", self._clock.now_ms())
-        sent = {"Authorization": token, "Content-Type": "application/atom+xml", **(headers or {})}
+        sent = {
+            "Authorization": self._token(path),
+            "Content-Type": "application/atom+xml",
+            **(headers or {}),
+        }
         url = f"/{quote(path, safe='/$')}?api-version={API_VERSION}{query}"
         if target.uses_tls:
             connection: HTTPConnection = HTTPSConnection(
@@ -218,6 +258,52 @@ _BROKERS_OWN: Final = (
 )
 
 
+_PROOFS: Final = {
+    "ForwardTo": "ServiceBusSupplementaryAuthorization",
+    "ForwardDeadLetteredMessagesTo": "ServiceBusDlqSupplementaryAuthorization",
+}
+"""Where messages are forwarded to, and the header that shows that we may send there."""
+
+_ORDER: Final = (
+    "LockDuration", "MaxSizeInMegabytes", "RequiresDuplicateDetection", "RequiresSession",
+    "DefaultMessageTimeToLive", "DeadLetteringOnMessageExpiration",
+    "DeadLetteringOnFilterEvaluationExceptions", "DuplicateDetectionHistoryTimeWindow",
+    "MaxDeliveryCount", "EnableBatchedOperations", "IsAnonymousAccessible", "Status", "ForwardTo",
+    "UserMetadata", "SupportOrdering", "AutoDeleteOnIdle", "EnablePartitioning", "EnableExpress",
+    "ForwardDeadLetteredMessagesTo", "MaxMessageSizeInKilobytes",
+)  # fmt: skip
+"""Azure reads a description in the order of its schema, and passes over what comes too late."""
+_ORDER_OF_TOPICS: Final = (
+    "DefaultMessageTimeToLive", *(name for name in _ORDER if name != "DefaultMessageTimeToLive"),
+)  # fmt: skip
+
+
+def _in_order(
+    kind: str, settings: Mapping[str, Setting]
+) -> tuple[dict[str, Setting], dict[str, Setting]]:
+    """What comes before the authorization rules, and what after them."""
+    order = _ORDER_OF_TOPICS if kind == "TopicDescription" else _ORDER
+    places = {name: place for place, name in enumerate(order)}
+    border = places["Status"]
+    named = sorted(settings, key=lambda name: places.get(name, len(order)))
+    return (
+        {name: settings[name] for name in named if places.get(name, len(order)) < border},
+        {name: settings[name] for name in named if places.get(name, len(order)) >= border},
+    )
+
+
+def _target_of(said: str) -> str:
+    """Of what is forwarded to: given by name, or as `sb://host/name`."""
+    return said.partition("://")[2].partition("/")[2] if "://" in said else said
+
+
+def _written(element: Element) -> str:
+    """Authorization rules as they were read."""
+    kind = f' i:type="{element.type}"' if element.type else ""
+    inside = "".join(map(_written, element.children)) or escape(element.text.strip())
+    return f"<{element.name}{kind}>{inside}</{element.name}>"
+
+
 def _entry(kind: str, elements: str) -> bytes:
     return (
         f'<entry xmlns="{ATOM}"><content type="application/xml">'
@@ -235,7 +321,7 @@ def _entity(entry: Element, kind: str) -> Entity:
         each.name: each.text.strip()
         for each in description.children
         if not each.children and not each.is_nil and each.text.strip()
-    }
+    } | (read_extension_element(description) or {})
     counts: dict[str, int] = {}
     details = description.find("CountDetails")
     for each in [] if details is None else details.children:

@@ -5,10 +5,11 @@ The rule: the class is the condition's (WIRE.md §8), the text is the peer's, tr
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from tandem import errors
-from tandem.amqp.performatives import Error
+from tandem.amqp.performatives import RETRY_AFTER, Error
 from tandem.errors import ConnectionLostError, RemoteError, ServerBusyError, TandemError
 
 _CLASSES: Final[dict[str, type[TandemError]]] = {
@@ -41,11 +42,14 @@ _STATUSES: Final = {
     404: "amqp:not-found",
     408: "com.microsoft:timeout",
     409: "com.microsoft:entity-already-exists",
+    429: "com.microsoft:server-busy",
     503: "com.microsoft:server-busy",
 }
+RETRY_AFTER_MS: Final = 2_000
+"""Where a busy broker says no time."""
 
 
-def refusal(condition: str, text: str) -> TandemError:
+def refusal(condition: str, text: str, info: Mapping[Any, object] | None = None) -> TandemError:
     """The error of a condition, with the peer's own text."""
     cls = _CLASSES.get(condition)
     if cls is None:
@@ -53,21 +57,25 @@ def refusal(condition: str, text: str) -> TandemError:
     # Past the constructors: they make up texts, and this one is given.
     error = cls.__new__(cls, text)
     if isinstance(error, ServerBusyError):
-        error.retry_after_ms = 2_000
+        said = (info or {}).get(RETRY_AFTER)
+        error.retry_after_ms = said if isinstance(said, int) else RETRY_AFTER_MS
     return error
 
 
-def status_refusal(status: int, condition: str | None, text: str) -> TandemError:
+def status_refusal(
+    status: int, condition: str | None, text: str, info: Mapping[Any, object] | None = None
+) -> TandemError:
     """Of a reply to a request, or of HTTP: the condition counts, if there is one."""
     said = condition or _STATUSES.get(status)
-    return RemoteError(f"status {status}", text) if said is None else refusal(said, text)
+    return RemoteError(f"status {status}", text) if said is None else refusal(said, text, info)
 
 
 def failure(error: Error | None, what: str) -> TandemError:
     """Of a link, a session or a connection that the peer has ended."""
     if error is None:
         return ConnectionLostError(f"{what} was ended by the peer, which said no reason.")
-    return refusal(str(error.condition), error.description or f"{what}: {error.condition}")
+    text = error.description or f"{what}: {error.condition}"
+    return refusal(str(error.condition), text, error.info)
 
 
 def unknown(cause: TandemError) -> ConnectionLostError:

@@ -15,17 +15,21 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from uuid import UUID
 
 from tandem.amqp.message import (
+    APPLICATION_PROPERTIES,
     DATA,
+    PROPERTIES,
     SCHEDULED,
+    SEQUENCE,
     VALUE,
     AmqpMessage,
+    edited,
     encode_message,
     sections,
 )
 from tandem.amqp.types import compound, decode
 from tandem.errors import MessageSizeExceededError, NotAllowedError
 from tandem.limits import MAX_BATCH_MESSAGES
-from tandem.model import MessageId, Millis, Value
+from tandem.model import NO_EDITS, Edits, MessageId, Millis, Value
 
 if TYPE_CHECKING:
     from tandem.client.receiving import ReceiverLink
@@ -92,7 +96,36 @@ class OutgoingMessage:
         )
 
 
-Sendable: TypeAlias = bytes | OutgoingMessage
+@dataclass(frozen=True, slots=True)
+class EncodedMessage:
+    """A message that is encoded already, body and all."""
+
+    payload: bytes
+
+    @classmethod
+    def again(cls, received: ReceivedMessage, edits: Edits = NO_EDITS) -> EncodedMessage:
+        """One that was received, to be sent anew: with what its sender said, whatever its body is,
+        and without what the broker has added."""
+        payload = edited(received.payload, edits)
+        message = AmqpMessage(payload)
+        head = encode_message(
+            body=None,
+            ttl_ms=message.ttl_ms,
+            priority=message.priority,
+            partition_key=message.partition_key,
+        )
+        kept = [payload[at:end] for code, at, end in sections(payload) if code in _SENDERS]
+        return cls(head + b"".join(kept))
+
+    def encoded(self) -> bytes:
+        return self.payload
+
+
+_SENDERS: Final = (PROPERTIES, APPLICATION_PROPERTIES, DATA, SEQUENCE, VALUE)
+"""The sections that are the sender's own."""
+
+Unsent: TypeAlias = bytes | OutgoingMessage
+Sendable: TypeAlias = Unsent | EncodedMessage
 """Bytes are a message with that body and nothing else; the broker gives it a message id."""
 
 
@@ -101,7 +134,7 @@ def encoded(message: Sendable) -> bytes:
 
 
 def _encoded(message: Sendable) -> bytes:
-    return message.encoded() if isinstance(message, OutgoingMessage) else data_section(message)
+    return data_section(message) if isinstance(message, bytes) else message.encoded()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, cast
 
 from tandem.amqp import performatives as p
@@ -41,11 +41,13 @@ class Reply:
     description: str
     condition: str | None
     body: Mapping[str, object]
+    said: Mapping[str, object] = field(default_factory=dict)
+    """Its application properties."""
 
     def check(self) -> Reply:
         """This reply, or the error that it tells."""
         if not 200 <= self.status < 300:
-            raise status_refusal(self.status, self.condition, self.description)
+            raise status_refusal(self.status, self.condition, self.description, self.said)
         return self
 
 
@@ -175,4 +177,5 @@ def read_reply(payload: bytes) -> tuple[str, Reply]:
         "" if text is None else str(text),
         None if condition is None else str(condition),
         body if isinstance(body, dict) else {},
+        said,
     )

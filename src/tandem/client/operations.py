@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import UUID
 
 from tandem.amqp.types import Array, Described, Int, Long, UInt
-from tandem.client.messages import OutgoingMessage, ReceivedMessage, Sendable
+from tandem.client.messages import OutgoingMessage, ReceivedMessage, Unsent
 from tandem.errors import ProtocolError
 from tandem.model import Millis, Timestamp, Value
 
@@ -110,7 +110,7 @@ async def receive_deferred(
 
 
 async def schedule(
-    conversation: Conversation, path: str, messages: Sequence[Sendable], at_ms: Millis
+    conversation: Conversation, path: str, messages: Sequence[Unsent], at_ms: Millis
 ) -> list[int]:
     """Their sequence numbers, by which they can be cancelled."""
     items: list[dict[str, object]] = []
@@ -147,6 +147,107 @@ async def delete_messages(
     reply = await conversation.manage(path, "com.microsoft:batch-delete-messages", body)
     deleted = reply.body.get("message-count", 0)
     return deleted if isinstance(deleted, int) else 0
+
+
+async def change_priority(conversation: Conversation, path: str, number: int, level: int) -> None:
+    """Give a message that waits another level. Tandem's own; needs Manage."""
+    body = {"sequence-number": Long(number), "level": Int(level)}
+    await conversation.manage(path, "tandem:change-priority", body)
+
+
+# --- beyond Azure (docs/wire-extensions.md) -------------------------------------------------------
+
+DELAY: Final = "x-tandem-delay-ms"
+"""Among the properties of an abandoned message: how long it stays away."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionCounts:
+    sessions: int
+    """With a message in any state, a holder or a state."""
+    available: int
+    """With a message that waits, and without a holder."""
+    locked: int
+    with_state: int
+
+
+def with_delay(properties: Mapping[str, Value] | None, delay_ms: Millis) -> Mapping[str, Value]:
+    """The properties to modify of what is to come back later."""
+    return {**(properties or {}), DELAY: Long(delay_ms)}
+
+
+async def search(
+    conversation: Conversation,
+    path: str,
+    from_sequence_number: int,
+    count: int,
+    *,
+    filter: str | None = None,
+    states: Sequence[str] = (),
+    session_id: str | None = None,
+) -> tuple[list[ReceivedMessage], int | None]:
+    """Browse by a SQL filter and by state. One page, and where the next begins; None: that was all.
+    A page may be empty and not the last."""
+    body: dict[str, object] = {
+        "from-sequence-number": Long(from_sequence_number),
+        "message-count": Int(count),
+    }
+    if filter is not None:
+        body["filter"] = filter
+    if states:
+        body["states"] = list(states)
+    if session_id is not None:
+        body["session-id"] = session_id
+    reply = await conversation.manage(path, "tandem:browse", body)
+    found = [
+        ReceivedMessage(_message(each), -1, b"", None) for each in _list(reply.body, "messages")
+    ]
+    following = reply.body.get("next-sequence-number")
+    return found, int(following) if isinstance(following, int) else None
+
+
+async def discard(conversation: Conversation, path: str, numbers: Sequence[int]) -> None:
+    """All of them, or MessageNotFoundError."""
+    await conversation.manage(path, "tandem:discard", {"sequence-numbers": _longs(numbers)})
+
+
+async def reactivate(conversation: Conversation, path: str, numbers: Sequence[int]) -> None:
+    """All of them, or MessageNotFoundError."""
+    await conversation.manage(path, "tandem:reactivate", {"sequence-numbers": _longs(numbers)})
+
+
+async def dead_letter_session(
+    conversation: Conversation,
+    path: str,
+    session_id: str,
+    *,
+    reason: str | None = None,
+    description: str | None = None,
+    link_name: str | None = None,
+) -> int:
+    """The whole session, however long; how many messages it had."""
+    body: dict[str, object] = {"session-id": session_id}
+    if reason is not None:
+        body["deadletter-reason"] = reason
+    if description is not None:
+        body["deadletter-description"] = description
+    total = 0
+    operation = "tandem:dead-letter-session"
+    while True:
+        reply = await conversation.manage(path, operation, body, link_name=link_name)
+        moved = reply.body.get("message-count")
+        if not isinstance(moved, int) or moved <= 0:
+            return total
+        total += moved
+
+
+async def count_sessions(conversation: Conversation, path: str) -> SessionCounts:
+    reply = await conversation.manage(path, "tandem:count-sessions", {})
+    names = ("sessions", "available", "locked", "with-state")
+    counts = [reply.body.get(name) for name in names]
+    if not all(isinstance(count, int) for count in counts):
+        raise ProtocolError("The broker does not say how many sessions there are.")
+    return SessionCounts(*map(int, cast("list[int]", counts)))
 
 
 # --- locks ----------------------------------------------------------------------------------------

@@ -272,6 +272,17 @@ class ReceiverLink:
         conversation, path, session_id, name = self._session()
         await operations.set_session_state(conversation, path, session_id, state, name)
 
+    async def dead_letter_session(self, *, reason: str | None, description: str | None) -> int:
+        conversation, path, session_id, name = self._session()
+        return await operations.dead_letter_session(
+            conversation,
+            path,
+            session_id,
+            reason=reason,
+            description=description,
+            link_name=name,
+        )
+
     async def close(self) -> None:
         """Give back what nobody has taken, and detach."""
         if self.gone is not None:

@@ -282,6 +282,7 @@ def _send_error(state: p.DeliveryState | None) -> TandemError | None:
             return RemoteError("amqp:rejected", "The message was rejected without a reason.")
         case p.Rejected(error):
             assert error is not None
-            return refusal(str(error.condition), error.description or str(error.condition))
+            text = error.description or str(error.condition)
+            return refusal(str(error.condition), text, error.info)
         case _:
             return ConnectionLostError(f"The broker has not decided on the message: {state}.")

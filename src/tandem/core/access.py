@@ -100,6 +100,8 @@ class Grant:
     expires_ms: Millis
     proofs: tuple[Proof, ...] = field(default=(), compare=False)
     """None: it rests on no key of a policy, and ends by its time alone."""
+    who: str = field(default="", compare=False)
+    """The name of the policy, or the subject of the token, that it was given to."""
 
     def covers(self, path: str) -> bool:
         return not self.path or path == self.path or path.startswith(f"{self.path}/")
@@ -135,6 +137,13 @@ class Claims:
             if not path:
                 return False
             path = path.rpartition("/")[0]
+
+    def who(self, path: str) -> str:
+        """Who has shown what counts on the path; "" if that says nothing."""
+        while path and path not in self.grants:
+            path = path.rpartition("/")[0]
+        grant = self.grants.get(path)
+        return "" if grant is None else grant.who
 
     def allows_some(self, path: str, now: Millis) -> bool:
         """Whether there is any right on the path."""
@@ -213,7 +222,7 @@ class Authority:
             if not isinstance(issuer, str) or issuer not in self._trust.issuers:
                 raise UnauthorizedError("InvalidIssuer: The token is from somebody else.")
             rights = Right(0) if token.roles is None else self._roles(token)
-            grant = replace(grant, proofs=())
+            grant = replace(grant, proofs=(), who=token.subject)
         if not rights:
             raise UnauthorizedError("InvalidToken: The token has no role here.")
         return replace(grant, rights=rights, expires_ms=expires_ms)
@@ -281,7 +290,8 @@ def _granted(
         if key is not None and policy is not _NOBODY:
             rights |= policy.effective & most
             proofs.append(Proof(policy.name, key, is_of_entity, most))
-    return Grant(path, rights, expires_ms, tuple(proofs))
+    who = proofs[0].policy if proofs else ""
+    return Grant(path, rights, expires_ms, tuple(proofs), who)
 
 
 def _rights(names: Iterable[AccessRight]) -> Right:
@@ -319,14 +329,16 @@ def right_for(command: c.Command) -> Right | None:
         case (
             c.Attach() | c.ReceiveDeferred() | c.Browse() | c.Settle() | c.Renew()
             | c.DeleteMessages() | c.RenewSession() | c.SetSessionState() | c.GetSessionState()
-            | c.ListSessions()
+            | c.ListSessions() | c.CountSessions() | c.DeadLetterSession() | c.Reactivate()
+            | c.Discard()
+            | c.Survey() | c.Advance() | c.Scan() | c.MoveCursor() | c.DropCursor()
             # The rule manager of the SDKs works with a key that may only listen (WIRE.md §2).
             | c.AddRule() | c.UpdateRule() | c.RemoveRule()
         ):  # fmt: skip
             return Right.LISTEN
         case (
             c.CreateQueue() | c.CreateTopic() | c.CreateSubscription() | c.UpdateEntity()
-            | c.DeleteEntity() | c.ChangePriority() | c.Remark()
+            | c.DeleteEntity() | c.ChangePriority() | c.Remark() | c.OpenTap()
         ):  # fmt: skip
             return Right.MANAGE
         case c.Declare():

@@ -6,14 +6,15 @@ the `Refused` tree, and then nothing has changed. The type of the reply stands w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias
 
 from tandem.changes import Mode
 from tandem.core.rules import Rule
-from tandem.model import NO_EDITS, Edits, Message, Millis
+from tandem.core.state import State
+from tandem.model import NEVER, NO_EDITS, Edits, Message, Millis
 from tandem.settings import QueueSettings, SubscriptionSettings, TopicSettings
 
 
@@ -108,6 +109,8 @@ class Send:
     link: int = 0
     transaction: int | None = None
     each: bool = False
+    sender: str = ""
+    """Who sends, for the rate of each sender."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +176,75 @@ class Browse:
     from_sequence_number: int = 0
     count: int = 1
     session: str | None = None
+    states: Collection[State] = ()
+    """Only messages in these; empty: in all."""
+
+
+# --- reading by position (docs/wire-extensions.md) ------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """Where the messages of an entity lie. Reply: `positions.Lie`."""
+
+    path: str
+    since_ms: Millis | None = None
+    """Also say from where on they were enqueued at this time or later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """How far one gets from `start` with so many messages and bytes, but one at least. Reply:
+    `positions.Stretch`. It may end earlier than asked: ask again from there."""
+
+    path: str
+    partition: int
+    start: int
+    end: int
+    max_count: int = NEVER
+    max_bytes: int = NEVER
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Look at messages in a row, all that is there but scheduled ones. Reply: `positions.Rows`."""
+
+    path: str
+    partition: int
+    start: int
+    end: int
+    max_count: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MoveCursor:
+    """Say how far a reader of that name has come; never back. The first time only the position is
+    kept; after that, with `removes`, the messages that it has passed are removed as completed,
+    whoever holds them, but scheduled ones. Reply: how far it has come; it may be less than asked,
+    because a command removes a bounded number: ask again."""
+
+    path: str
+    name: str
+    partition: int
+    position: int
+    removes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTap:
+    """A cursor that holds back what it has not passed: whoever completes or deletes such a message,
+    it can still be scanned, for a time. Opened again, it keeps its place and takes the new time."""
+
+    path: str
+    name: str
+    retention_ms: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class DropCursor:
+    path: str
+    name: str
 
 
 # --- settling -------------------------------------------------------------------------------------
@@ -196,6 +268,8 @@ class Settle:
     transaction: int | None = None
     each: bool = False
     is_awaited: bool = True
+    delay_ms: Millis = 0
+    """Of what is abandoned or released: so long it is for nobody. Then it is in its old place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +289,23 @@ class DeleteMessages:
     count: int
     before_ms: Millis
     session: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """Delete messages by number, all or none; one that somebody has locked is not there for it."""
+
+    path: str
+    sequence_numbers: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Reactivate:
+    """Have deferred or delayed messages wait again, all or none: each in its place, with its number
+    and its delivery count."""
+
+    path: str
+    sequence_numbers: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +355,27 @@ class ListSessions:
     updated_after_ms: Millis | None = None
     skip: int = 0
     top: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class CountSessions:
+    """Reply: `SessionCounts`."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterSession:
+    """Move a session's messages to the dead-letter queue, up to `count` of the oldest; those that
+    are scheduled stay. By whoever holds the session (`link`), or by anybody while nobody does.
+    Reply: how many; fewer than `count`: that was all."""
+
+    path: str
+    session: str
+    link: int = 0
+    reason: str | None = None
+    description: str | None = None
+    count: int = 1_000
 
 
 # --- transactions ---------------------------------------------------------------------------------
@@ -319,14 +431,24 @@ Command: TypeAlias = (
     | Detach
     | ReceiveDeferred
     | Browse
+    | Survey
+    | Advance
+    | Scan
+    | MoveCursor
+    | OpenTap
+    | DropCursor
     | Settle
     | Renew
     | DeleteMessages
+    | Discard
+    | Reactivate
     | ChangePriority
     | RenewSession
     | SetSessionState
     | GetSessionState
     | ListSessions
+    | CountSessions
+    | DeadLetterSession
     | Declare
     | Discharge
     | Loaded

@@ -39,6 +39,17 @@ class Attached(NamedTuple):
     locked_until_ms: Millis
 
 
+class SessionCounts(NamedTuple):
+    """Of a queue or subscription, now."""
+
+    sessions: int
+    """With a message in any state, a holder or a state."""
+    available: int
+    """With a message that waits, and without a holder."""
+    locked: int
+    with_state: int
+
+
 class Deliver(NamedTuple):
     link: int
     deliveries: list[Delivery]

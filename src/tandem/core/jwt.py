@@ -133,6 +133,11 @@ class Jwt:
         """None: it has no such claim."""
         return self._texts("roles") if "roles" in self.claims else None
 
+    @property
+    def subject(self) -> str:
+        """Whose it is: the application, if it names one (as directories do), else the subject."""
+        return next((said for name in ("appid", "azp", "sub") for said in self._texts(name)), "")
+
     def _texts(self, name: str) -> tuple[str, ...]:
         value = self.claims.get(name)
         every = value if isinstance(value, list) else [value]

@@ -18,13 +18,14 @@ from tandem.changes import (
     DELIVERED_ROW,
     Activated,
     Deferred,
+    Delayed,
     Delivered,
     Enqueued,
     EntityKind,
-    LevelChanged,
     Mode,
     Note,
     Noted,
+    Reactivated,
     Removal,
     Removed,
     Renewed,
@@ -34,6 +35,7 @@ from tandem.changes import (
     encode_edits,
 )
 from tandem.core.commands import Disposition, Settle
+from tandem.core.cursors import let_go
 from tandem.core.duplicates import duplicate_key
 from tandem.core.effects import Delivery
 from tandem.core.ready import Next, Ready
@@ -68,6 +70,7 @@ every other message from being parsed."""
 _WAITING: Final = int(State.WAITING)
 _SCHEDULED: Final = int(State.SCHEDULED)
 _DEFERRED: Final = int(State.DEFERRED)
+_DELAYED: Final = int(State.DELAYED)
 
 
 def packed(numbers: Sequence[int]) -> bytes:
@@ -182,15 +185,16 @@ def accept(
     )
     book.emit(change)
     queue.add(change)
+    queue.tally.incoming += 1
     return change.sequence_number
 
 
 def accept_run(
     queue: Queue, messages: Sequence[Message], now: Millis, link: int
 ) -> list[int] | None:
-    """`accept` several at once where that is all there is to it: no session, partition, level,
+    """`accept` several at once where that is all there is to it: no session, partition,
     duplicate, schedule, time to live or ping. None: not so, take the long way."""
-    if not queue.is_simple or queue.is_relay or queue.level_of is not None or queue.ttl_ms != NEVER:
+    if not queue.is_simple or queue.is_relay or queue.ttl_ms != NEVER:
         return None
     for message in messages:
         if message.ttl_ms is not None or message.scheduled_ms or is_ping(message):
@@ -200,28 +204,34 @@ def accept_run(
     index, body = part.last + 1, book.next_body
     numbers: list[int] = []
     sizes: list[int] = []
+    level_of, level, levels = queue.level_of, 0, bytearray()
     for message in messages:
         payload = message.payload
         size = len(payload)
+        if level_of is not None:
+            level = level_of(message)
+            levels.append(level)
         number = part.high | ((index + len(sizes) + part.origin) & part.mask)
         book.emit(
             _new(
                 Enqueued,
                 (
                     time, entity, number, body + len(sizes), _WAITING, NEVER, 0, size,
-                    0, 0, 0, link, None, None, None, payload,
+                    level, 0, 0, link, None, None, None, payload,
                 ),
             )
         )  # fmt: skip
         numbers.append(number)
         sizes.append(size)
-    queue.add_run(index, body, time, sizes)
+    queue.add_run(index, body, time, sizes, levels)
+    queue.tally.incoming += len(numbers)
     return numbers
 
 
 def leave(queue: Queue, numbers: Sequence[int], reason: Removal, now: Millis) -> None:
     if numbers:
         queue.book.emit(Removed(now, queue.id, reason, packed(numbers)))
+        queue.tally.removed[reason] += len(numbers)
         for number in numbers:
             queue.remove(number)
 
@@ -355,6 +365,7 @@ def receive_deferred(
             result.append(queue.delivery(number, chunk, row))
             queue.remove(number)
     queue.book.emit(Delivered(now, queue.id, link, mode, until, bytes(rows)))
+    queue.tally.outgoing += len(result)
     return tuple(result)
 
 
@@ -391,6 +402,7 @@ def check_settle(
 def settle(queue: Queue, numbers: Sequence[int], command: Settle, now: Millis) -> None:
     """Carry out what `check_settle` allowed."""
     edits = command.edits
+    due = now + command.delay_ms if command.delay_ms else 0
     match command.disposition:
         case Disposition.COMPLETE:
             leave(queue, numbers, Removal.COMPLETED, now)
@@ -404,9 +416,9 @@ def settle(queue: Queue, numbers: Sequence[int], command: Settle, now: Millis) -
                 queue.book.emit(Deferred(now, queue.id, merged, packed((number,))))
                 queue.set_aside(number, merged)
         case Disposition.ABANDON:
-            come_back(queue, numbers, Return.ABANDONED, now, edits)
+            come_back(queue, numbers, Return.ABANDONED, now, edits, due)
         case Disposition.RELEASE:
-            come_back(queue, numbers, Return.RELEASED, now, edits)
+            come_back(queue, numbers, Return.RELEASED, now, edits, due)
 
 
 def _merged(queue: Queue, number: int, edits: Edits) -> bytes | None:
@@ -417,10 +429,16 @@ def _merged(queue: Queue, number: int, edits: Edits) -> bytes | None:
 
 
 def come_back(
-    queue: Queue, numbers: Sequence[int], reason: Return, now: Millis, edits: Edits = NO_EDITS
+    queue: Queue,
+    numbers: Sequence[int],
+    reason: Return,
+    now: Millis,
+    edits: Edits = NO_EDITS,
+    due: Millis = 0,
 ) -> None:
-    """The locks of these messages end. Each goes back to its place, or, if it was delivered too
-    often or has expired, to where such messages go."""
+    """The locks of these messages end. Each goes back to its place, at once or at `due`, or, if it
+    was delivered too often or has expired, to where such messages go."""
+    queue.tally.returned[reason] += len(numbers)
     back: list[int] = []
     limit = NEVER
     if isinstance(queue.settings, QueueSettings | SubscriptionSettings):
@@ -435,16 +453,30 @@ def come_back(
             why = f"Message could not be consumed after {count} delivery attempts."
             bury(queue, number, "MaxDeliveryCountExceeded", why, now, count=count, edits=edits)
         elif edits:
-            merged = _merged(queue, number, edits)
-            queue.book.emit(Returned(now, queue.id, reason, merged, packed((number,))))
-            queue.give_back(number, reason, merged)
+            _put_back(queue, [number], reason, now, _merged(queue, number, edits), due)
         else:
             back.append(number)
     if back:
-        queue.book.emit(Returned(now, queue.id, reason, None, packed(back)))
-        for number in back:
-            queue.give_back(number, reason, None)
+        _put_back(queue, back, reason, now, None, due)
     queue.has_arrived(now)
+
+
+def _put_back(
+    queue: Queue,
+    numbers: Sequence[int],
+    reason: Return,
+    now: Millis,
+    edits: bytes | None,
+    due: Millis,
+) -> None:
+    if due:
+        queue.book.emit(Delayed(now, queue.id, reason, due, edits, packed(numbers)))
+        for number in numbers:
+            queue.delay(number, reason, due, edits)
+    else:
+        queue.book.emit(Returned(now, queue.id, reason, edits, packed(numbers)))
+        for number in numbers:
+            queue.give_back(number, reason, edits)
 
 
 def renew(queue: Queue, tokens: Sequence[bytes], now: Millis) -> list[Millis]:
@@ -467,12 +499,18 @@ def cancel(queue: Queue, numbers: Sequence[int], now: Millis) -> None:
 
 
 def activate_due(queue: Queue, now: Millis) -> None:
-    """Scheduled messages whose time has come are appended as if sent now (S8)."""
+    """Scheduled messages whose time has come are appended as if sent now (S8); delayed ones are in
+    their place again."""
     scheduled = queue.scheduled
     while scheduled and scheduled[0][0] <= now:
         due, number = heappop(scheduled)
         found = queue.find(number)
-        if found is None or found.chunk.states[found.row] != _SCHEDULED:
+        state = None if found is None else found.chunk.states[found.row]
+        if found is None or state not in (_SCHEDULED, _DELAYED):
+            continue
+        if state == _DELAYED:
+            if found.chunk.due(found.row) == due:  # else delayed again, after an earlier return
+                reactivate(queue, [number], now)
             continue
         time = max(due, queue.last_enqueued_ms)
         expires = found.chunk.expiry(found.row)
@@ -486,35 +524,11 @@ def activate_due(queue: Queue, now: Millis) -> None:
         queue.has_arrived(now)
 
 
-def purge(queue: Queue, count: int, before: Millis, session_id: str | None, now: Millis) -> int:
-    numbers: list[int] = []
-    session = None
-    if session_id is not None:
-        session = None if queue.sessions is None else queue.sessions.by_id.get(session_id)
-        if session is None:
-            return 0
-    for part in queue.parts:
-        for chunk, row in part.table.rows_from(0):
-            if len(numbers) >= count or chunk.enqueued[row] >= before:
-                break
-            if chunk.states[row] != _WAITING:
-                continue
-            if session is None or chunk.session(row) == session.number:
-                numbers.append(part.number(chunk.indexes[row]))
-    leave(queue, numbers, Removal.PURGED, now)
-    return len(numbers)
-
-
-def change_level(queue: Queue, number: int, level: int, now: Millis) -> None:
-    if not 0 <= level < queue.levels[0]:
-        raise ArgumentError(
-            f"'{queue.path}' has the levels 0 to {queue.levels[0] - 1}, not {level}."
-        )
-    found = queue.find(number)
-    if found is None or found.chunk.states[found.row] != _WAITING:
-        raise MessageNotFoundError(number)
-    queue.book.emit(LevelChanged(now, queue.id, number, level))
-    queue.set_level(number, level)
+def reactivate(queue: Queue, numbers: Sequence[int], now: Millis) -> None:
+    """These deferred or delayed messages wait again, each in its place."""
+    queue.book.emit(Reactivated(now, queue.id, packed(numbers)))
+    for number in numbers:
+        queue.reactivate(number)
     queue.has_arrived(now)
 
 
@@ -547,6 +561,7 @@ def tick(queue: Queue, now: Millis) -> None:
     if ended:
         come_back(queue, ended, Return.LOCK_EXPIRED, now)
     queue.receivers.tick(now)
+    let_go(queue, now)
     for part in queue.parts:
         if part.table.next_expiry <= now:
             expire(queue, [part.number(index) for index in part.table.expired(now)], now)

@@ -36,18 +36,22 @@ from tandem.core.commands import (
     CancelScheduled,
     ChangePriority,
     Command,
+    CountSessions,
     CreateQueue,
     CreateSubscription,
     CreateTopic,
+    DeadLetterSession,
     Declare,
     DeleteEntity,
     DeleteMessages,
     Detach,
+    Discard,
     Discharge,
     Flow,
     GetSessionState,
     ListSessions,
     Loaded,
+    Reactivate,
     ReceiveDeferred,
     Remark,
     RemoveRule,
@@ -59,7 +63,9 @@ from tandem.core.commands import (
     UpdateEntity,
     UpdateRule,
 )
+from tandem.core.detours import Detours, check_delay
 from tandem.core.effects import Attached, Delivery, Effect, LinkClosed, Load, Outcome
+from tandem.core.positions import Reading
 from tandem.core.queue import Queue
 from tandem.core.receivers import Receiver
 from tandem.core.registry import SETTINGS, Registry
@@ -90,6 +96,7 @@ class Namespace:
         self._book = self._registry.book
         self._relays = Relays(self._registry)
         self._transactions = Transactions()
+        detours = Detours(self._registry)
         self._handlers: dict[type, Callable[[Any, Millis], object]] = {
             CreateQueue: self._create_queue,
             CreateTopic: self._create_topic,
@@ -108,16 +115,21 @@ class Namespace:
             Browse: self._browse,
             Settle: self._settle,
             Renew: self._renew,
-            DeleteMessages: self._delete_messages,
-            ChangePriority: self._change_priority,
+            DeleteMessages: detours.delete_messages,
+            ChangePriority: detours.change_priority,
             RenewSession: self._renew_session,
             SetSessionState: self._set_session_state,
-            GetSessionState: self._get_session_state,
-            ListSessions: self._list_sessions,
+            GetSessionState: self._noted(self._get_session_state),
+            ListSessions: self._noted(detours.list_sessions),
+            CountSessions: self._noted(detours.count_sessions),
+            DeadLetterSession: detours.dead_letter_session,
+            Discard: detours.discard,
+            Reactivate: detours.reactivate,
             Declare: self._declare,
             Discharge: self._discharge,
             Loaded: self._relays.loaded,
             Remark: self._remark,
+            **Reading(self._registry).handlers,
         }
 
     # --- the door ---------------------------------------------------------------------------------
@@ -199,6 +211,9 @@ class Namespace:
     def entities(self) -> Sequence[Queue]:
         """Every entity, in the order of creation."""
         return tuple(self._registry.by_id.values())
+
+    def limit_entities(self, most: int) -> None:
+        self._registry.max_entities = most
 
     def subscriptions(self, topic: str) -> dict[str, Queue]:
         return dict(self._registry.topic(topic).subscriptions)
@@ -303,6 +318,8 @@ class Namespace:
             size = self._check_send(queue, command.messages)
             if command.transaction is None:
                 lifecycle.check_room(queue, size)
+            if queue.throttle is not None:
+                queue.throttle.admit(queue.path, command, now)
         except Refused:
             if not command.each or len(command.messages) == 1:
                 raise
@@ -353,6 +370,7 @@ class Namespace:
         for message in messages if run is None else ():
             if lifecycle.is_ping(message):
                 self._book.emit(Noted(now, queue.id, Note.PINGED, 0, link, None))
+                queue.tally.pings += 1
                 numbers.append(0)
                 continue
             due = message.scheduled_ms or 0
@@ -401,12 +419,12 @@ class Namespace:
         credit = command.credit
         if command.received is not None:
             credit = max(0, credit - (receiver.handed_out - command.received))
-        receivers.flow(receiver, credit, command.nonce)
+        receivers.flow(receiver, credit, command.nonce, now, is_drain=command.drain)
         queue.accessed_ms = now
         receivers.pump(now)
         left = receiver.credit
         if command.drain:
-            receivers.flow(receiver, 0, command.nonce)
+            receivers.flow(receiver, 0, command.nonce, now)
         return left
 
     def _detach(self, command: Detach, now: Millis) -> None:
@@ -434,7 +452,7 @@ class Namespace:
         if command.count < 1:
             raise ArgumentError("The number of messages to browse must be at least 1.")
         count = min(command.count, limits.MAX_BROWSE)
-        shown = queue.browse(command.from_sequence_number, count, command.session)
+        shown = queue.browse(command.from_sequence_number, count, command.session, command.states)
         queue.accessed_ms = now
         self._book.emit(Noted(now, queue.id, Note.BROWSED, len(shown), 0, None))
         return shown
@@ -443,6 +461,8 @@ class Namespace:
 
     def _settle(self, command: Settle, now: Millis) -> list[Refused | None] | None:
         queue = self._registry.holder(command.path)
+        if command.delay_ms:
+            check_delay(command)
         try:
             numbers = lifecycle.check_settle(queue, command.tokens, command.disposition, now)
         except Refused:
@@ -457,19 +477,6 @@ class Namespace:
 
     def _renew(self, command: Renew, now: Millis) -> list[Millis]:
         return lifecycle.renew(self._registry.holder(command.path), command.tokens, now)
-
-    def _delete_messages(self, command: DeleteMessages, now: Millis) -> int:
-        if command.count < 1:
-            raise ArgumentError("The number of messages to delete must be at least 1.")
-        queue = self._registry.holder(command.path)
-        count = min(command.count, limits.MAX_BATCH_DELETE)
-        queue.accessed_ms = now
-        return lifecycle.purge(queue, count, command.before_ms, command.session, now)
-
-    def _change_priority(self, command: ChangePriority, now: Millis) -> None:
-        lifecycle.change_level(
-            self._registry.holder(command.path), command.sequence_number, command.level, now
-        )
 
     # --- sessions ---------------------------------------------------------------------------------
 
@@ -497,23 +504,6 @@ class Namespace:
     def _get_session_state(self, command: GetSessionState, now: Millis) -> bytes | None:
         queue = self._registry.holder(command.path)
         return lifecycle.check_session(queue, command.session, command.link, now).state
-
-    def _list_sessions(self, command: ListSessions, now: Millis) -> tuple[str, ...]:
-        queue = self._registry.holder(command.path)
-        if queue.sessions is None:
-            raise NotAllowedError(f"'{queue.path}' does not require sessions.")
-        after = command.updated_after_ms
-        names = sorted(
-            session.id
-            for session in queue.sessions.by_id.values()
-            if (
-                session.waiting or session.held or session.state is not None
-                if after is None
-                else session.state is not None and session.state_changed_ms > after
-            )
-        )
-        top = min(command.top, limits.MAX_SESSIONS_LISTED)
-        return tuple(names[command.skip : command.skip + top])
 
     # --- transactions -----------------------------------------------------------------------------
 
@@ -566,9 +556,19 @@ class Namespace:
         idle = queue.idle_ms
         if idle == NEVER:
             return False
-        if queue.receivers.links or queue.counts[State.SCHEDULED]:
+        if queue.receivers.links or queue.counts[State.SCHEDULED] or queue.counts[State.DELAYED]:
             queue.accessed_ms = now
         return now - queue.accessed_ms >= idle
+
+    def _noted(self, look: Callable[[Any, Millis], object]) -> Callable[[Any, Millis], object]:
+        """Who only looks leaves a record, too: it costs what anything else costs (P11)."""
+
+        def noted(command: Any, now: Millis) -> object:
+            reply = look(command, now)
+            self._remark(Remark(command.path, Note.MANAGED), now)
+            return reply
+
+        return noted
 
     def _remark(self, command: Remark, now: Millis) -> None:
         queue = self._registry.find(command.path)

@@ -12,7 +12,7 @@ which only grows; the number is the index, shifted by the origin and rolled over
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from heapq import heappush
 from typing import Final, NamedTuple, TypeAlias
 from zlib import crc32
@@ -26,7 +26,9 @@ from tandem.changes import (
     Mode,
     Return,
 )
+from tandem.core.arrivals import Arrivals
 from tandem.core.book import Book
+from tandem.core.cursors import Cursors
 from tandem.core.duplicates import Duplicates
 from tandem.core.effects import Delivery
 from tandem.core.packing import Reader, Writer
@@ -36,6 +38,8 @@ from tandem.core.receivers import Receivers
 from tandem.core.sessions import Session, Sessions
 from tandem.core.state import STATES, State, Trigger, after
 from tandem.core.table import Chunk, Table
+from tandem.core.tally import Tally
+from tandem.core.throttle import Throttle
 from tandem.core.tokens import COUNT_MASK, NUMBER_MASK, PARTITION_SHIFT, TOKEN
 from tandem.model import NEVER, Message, Millis
 from tandem.settings import QueueSettings, Settings, SubscriptionSettings
@@ -43,7 +47,7 @@ from tandem.settings import QueueSettings, Settings, SubscriptionSettings
 _WAITING: Final = int(State.WAITING)
 _LOCKED: Final = int(State.LOCKED)
 _SCHEDULED: Final = int(State.SCHEDULED)
-_DEFERRED: Final = int(State.DEFERRED)
+_DELAYED: Final = int(State.DELAYED)
 _LOCKED_STATES: Final = (int(State.LOCKED), int(State.DEFERRED_LOCKED))
 
 
@@ -85,9 +89,11 @@ class Queue:
     __slots__ = (
         "_round",
         "accessed_ms",
+        "arrivals",
         "book",
         "counts",
         "created_ms",
+        "cursors",
         "dead_letter",
         "duplicates",
         "edits",
@@ -118,6 +124,8 @@ class Queue:
         "size_bytes",
         "subscriptions",
         "takes_sends",
+        "tally",
+        "throttle",
         "ttl_ms",
         "updated_ms",
         "used_bytes",
@@ -147,6 +155,8 @@ class Queue:
         """The topic's inbox for a subscription, the queue for its dead-letter queue."""
         self.origin = origin
         self.dead_letter: Queue | None = None
+        self.arrivals = Arrivals() if kind is EntityKind.DEAD_LETTER else None
+        self.cursors: Cursors | None = None
         self.subscriptions: dict[str, Queue] = {}
         """Of a topic, by name."""
         self.created_ms = self.updated_ms = now
@@ -164,6 +174,7 @@ class Queue:
         self.edits: dict[int, bytes] = {}
         self.scheduled: list[tuple[Millis, int]] = []
         self.duplicates = Duplicates()
+        self.tally = Tally()
         self.loading: dict[int, None] = {}
         """Messages on their way to another entity that wait to be read from the store."""
         self.wakes_at: Millis = NEVER
@@ -173,6 +184,9 @@ class Queue:
             Part(number, is_partitioned=is_partitioned, origin=origin) for number in range(parts)
         ]
         self.sessions: Sessions | None = None
+        self.throttle: Throttle | None = None
+        self.levels: tuple[int, Millis | None, Sequence[int] | None] = (1, None, None)
+        """How many, and what `Ready` makes of them."""
         self.receivers = Receivers(self)
         self.configure(settings)
 
@@ -195,6 +209,11 @@ class Queue:
         self.lock_ms: Millis = getattr(settings, "lock_duration_ms", 0)
         self.takes_sends = settings.status.allows_send
         self.gives_messages = settings.status.allows_receive
+        rates = None if is_dead_letter else getattr(settings, "rates", None)
+        if rates is None:
+            self.throttle = None
+        elif self.throttle is None or self.throttle.rates != rates:
+            self.throttle = Throttle(rates)
         self.relays_to: str | None = None
         if isinstance(settings, QueueSettings | SubscriptionSettings):
             self.relays_to = (
@@ -212,9 +231,9 @@ class Queue:
         priority = getattr(settings, "priority", None) if is_holder and not is_dead_letter else None
         levels = 1 if priority is None else priority.levels
         self.level_of: LevelOf | None = None if priority is None else level_of(priority)
-        self._reorder(
-            levels, priority and priority.aging_ms_per_level, priority and priority.weights
-        )
+        order = (levels, priority and priority.aging_ms_per_level, priority and priority.weights)
+        if order != self.levels or self.loading:  # what is being read is not in the order now
+            self._reorder(*order)
         if not is_dead_letter and getattr(settings, "requires_session", False):
             if self.sessions is None:
                 self.sessions = Sessions(self._session_ready)
@@ -241,6 +260,10 @@ class Queue:
             if self.levels[0] == 1 and self.sessions is None:
                 for start, end in part.table.waiting_runs():
                     part.ready.push_run(start, end)
+                continue
+            if self.sessions is None:
+                for columns in part.table.level_columns():
+                    part.ready.push_rows(*columns)
                 continue
             for chunk, row in part.table.rows_from(0):
                 if chunk.states[row] != _WAITING:
@@ -314,6 +337,8 @@ class Queue:
             book.next_body = body + 1
         self.account(size)
         self.counts[state] += 1
+        if self.arrivals is not None:
+            self.arrivals.add(number)
         if edits is not None:
             self.edits[number] = book.same(edits)
         if duplicate_key is not None:
@@ -341,12 +366,19 @@ class Queue:
             queue.used_bytes += size
             queue = queue.owner
 
-    def add_run(self, index: int, body: int, time: Millis, sizes: Sequence[int]) -> None:
-        """`add` of messages that wait, in a row, and of which nothing else is to be said."""
+    def add_run(
+        self, index: int, body: int, time: Millis, sizes: Sequence[int], levels: bytes | bytearray
+    ) -> None:
+        """`add` of messages that wait, in a row, and of which nothing else is to be said but their
+        level; not even that in a queue without levels."""
         part, book = self.parts[0], self.book
-        part.table.append_run(index, body, time, sizes, _WAITING)
+        part.table.append_run(index, body, time, sizes, _WAITING, levels)
         part.last = index + len(sizes) - 1
-        part.ready.push_run(index, index + len(sizes))
+        if levels:
+            for at, level in enumerate(levels, index):
+                part.ready.push(at, level)
+        else:
+            part.ready.push_run(index, index + len(sizes))
         book.next_body = body + len(sizes)
         self.account(sum(sizes))
         self.counts[_WAITING] += len(sizes)
@@ -367,14 +399,16 @@ class Queue:
         self.account(-chunk.sizes[row])
         if state in _LOCKED_STATES:
             self.locks.pop(sequence_number, None)
-        if self.edits:
-            self.edits.pop(sequence_number, None)
+        edits = self.edits.pop(sequence_number, None) if self.edits else None
         if self.loading:
             self.loading.pop(sequence_number, None)
         session = None if self.sessions is None else self.session_of(chunk, row)
         body = chunk.bodies[row]
+        if self.cursors is None or not self._held_back(part, chunk, row, edits):
+            self.book.release(body)
         part.table.remove(chunk, row)
-        self.book.release(body)
+        if self.arrivals is not None:
+            self.arrivals.sweep(self.find, sum(self.counts))
         if session is not None:
             session.messages -= 1
             session.held.discard(sequence_number)
@@ -382,6 +416,16 @@ class Queue:
                 session.waiting -= 1
             assert self.sessions is not None
             self.sessions.update(session)
+
+    def _held_back(self, part: Part, chunk: Chunk, row: int, edits: bytes | None) -> bool:
+        """Whether a tap keeps what leaves, and its body."""
+        cursors = self.cursors
+        assert cursors is not None
+        partition = part.high >> PARTITION_SHIFT
+        if not cursors.keep(partition, chunk.indexes[row], chunk, row, edits):
+            return False
+        self.book.wake(self, cursors.deadline_of(chunk.enqueued[row]))
+        return True
 
     def has_arrived(self, now: Millis) -> None:
         """Messages may have become deliverable."""
@@ -451,7 +495,13 @@ class Queue:
                 until, link = change.locked_until_ms, change.link
                 self.lock(number, found.chunk, found.row, nonce, until, link, session)
 
-    def browse(self, from_number: int, count: int, session_id: str | None) -> tuple[Delivery, ...]:
+    def browse(
+        self,
+        from_number: int,
+        count: int,
+        session_id: str | None,
+        states: Collection[State] = (),
+    ) -> tuple[Delivery, ...]:
         shown: list[Delivery] = []
         session = None
         if session_id is not None:
@@ -464,7 +514,7 @@ class Queue:
                 continue
             if len(self.parts) == 1 or from_number >> PARTITION_SHIFT == at:
                 start = part.index(from_number) if from_number > part.high else 0
-            for chunk, row in part.table.rows_from(start):
+            for chunk, row in part.table.rows_from(start, states):
                 if session is not None and chunk.session(row) != session.number:
                     continue
                 shown.append(self.delivery(part.number(chunk.indexes[row]), chunk, row))
@@ -477,11 +527,15 @@ class Queue:
     def give_back(self, number: int, reason: Return, edits: bytes | None) -> None:
         """Its lock ends, and it is there again for others."""
         found, session = self._end_lock(number, Trigger.RETURN, edits)
-        part, chunk, row, index = found
+        _, chunk, row, _ = found
         if reason.is_counted:
             chunk.set_count(row, chunk.count(row) + 1)
-        if chunk.states[row] != _WAITING:
-            return
+        if chunk.states[row] == _WAITING:
+            self._wait_again(found, session)
+
+    def _wait_again(self, found: Found, session: Session | None) -> None:
+        """It is in its old place, for whoever comes."""
+        part, chunk, row, index = found
         expires = chunk.expiry(row)
         if expires != NEVER:
             part.table.expect_expiry(chunk, expires)
@@ -493,6 +547,30 @@ class Queue:
             session.waiting += 1
             assert self.sessions is not None
             self.sessions.update(session)
+
+    def delay(self, number: int, reason: Return, due: Millis, edits: bytes | None) -> None:
+        """Its lock ends, and it comes back at a time. A deferred one stays deferred."""
+        (_, chunk, row, _), _ = self._end_lock(number, Trigger.DELAY, edits)
+        if reason.is_counted:
+            chunk.set_count(row, chunk.count(row) + 1)
+        if chunk.states[row] == _DELAYED:
+            chunk.set_due(row, due)
+            heappush(self.scheduled, (due, number))
+            self.book.wake(self, due)
+
+    def reactivate(self, number: int) -> None:
+        """Deferred or delayed, it waits again."""
+        found = self.find(number)
+        assert found is not None
+        _, chunk, row, _ = found
+        state = chunk.states[row]
+        following = after(state, Trigger.ACTIVATE)
+        self.counts[state] -= 1
+        self.counts[following] += 1
+        chunk.states[row] = following
+        if state == _DELAYED:
+            chunk.set_due(row, 0)
+        self._wait_again(found, self.session_of(chunk, row))
 
     def set_aside(self, number: int, edits: bytes | None) -> None:
         """Deferred: only its number leads to it from now on."""
@@ -579,6 +657,8 @@ class Queue:
                 deadline = min(deadline, self.locks[next(iter(self.locks))][0])
         for part in self.parts:
             deadline = min(deadline, part.table.next_expiry)
+        if self.cursors is not None:
+            deadline = min(deadline, self.cursors.next_deadline())
         return deadline
 
     # --- relays -----------------------------------------------------------------------------------
@@ -607,8 +687,11 @@ class Queue:
         for part in self.parts:
             out.number(part.last)
             part.table.dump(out)
+        if self.arrivals is not None:
+            self.arrivals.dump(out)
+        (self.cursors or Cursors(self.book)).dump(out)
 
-    def load(self, source: Reader) -> None:
+    def load(self, source: Reader, version: int) -> None:
         self.created_ms = source.number()
         self.updated_ms = source.number()
         self.accessed_ms = source.number()
@@ -624,7 +707,20 @@ class Queue:
         for part in self.parts[: source.number()]:
             part.last = source.number()
             part.table = Table.load(source)
+        if version > 1:
+            self._load_readers(source)
+        elif self.arrivals is not None:
+            for part in self.parts:  # nobody has counted them: by number, then
+                for chunk, row in part.table.rows_from(0):
+                    self.arrivals.add(part.number(chunk.indexes[row]))
         self._restore()
+
+    def _load_readers(self, source: Reader) -> None:
+        if self.arrivals is not None:
+            self.arrivals.load(source)
+        cursors = Cursors(self.book)
+        cursors.load(source)
+        self.cursors = cursors if cursors.by_name or cursors.floors else None
 
     def _restore(self) -> None:
         """What follows from the rows: the order, the counts, the heaps, the locks."""
@@ -632,9 +728,10 @@ class Queue:
             for state, count, size in part.table.totals():
                 self.counts[state] += count
                 self.account(size)
-            for chunk, row in part.table.rows_in(State.SCHEDULED):
-                number = part.number(chunk.indexes[row])
-                heappush(self.scheduled, (chunk.due(row), number))
+            for state in (State.SCHEDULED, State.DELAYED):
+                for chunk, row in part.table.rows_in(state):
+                    number = part.number(chunk.indexes[row])
+                    heappush(self.scheduled, (chunk.due(row), number))
             for state in (State.LOCKED, State.DEFERRED_LOCKED):
                 for chunk, row in part.table.rows_in(state):
                     # Of a lock only this is left: it is there. `restart` ends it.
@@ -655,3 +752,5 @@ class Queue:
         for part in self.parts:
             for chunk, row in part.table.rows_from(0):
                 yield chunk.bodies[row]
+        if self.cursors is not None:
+            yield from self.cursors.every_body()

@@ -5,6 +5,9 @@
         the top; or, with weights, the levels take turns by their shares
         → sequence number: first in, first out
 
+Within its own level a message never passes an older one: the first of each level are compared, and
+with weights those are the levels that take part in a turn.
+
 A message that comes back (abandoned, its lock ran out) goes to its own place in this order. What is
 kept here are numbers of waiting messages, as runs, so that a queue in order costs nothing and a
 deep one is as fast as a shallow one. Messages that left by another door (expired, purged) are still
@@ -14,9 +17,9 @@ named here; `Table` says so when they come up, and they are passed over.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
-from heapq import heappop, heappush
-from typing import Final, NamedTuple
+from collections.abc import Generator, Iterator, Sequence
+from heapq import heapify, heappop, heappush, heapreplace
+from typing import Final, NamedTuple, TypeAlias
 
 from tandem.core.state import State
 from tandem.core.table import Chunk, Table
@@ -97,6 +100,32 @@ class Lane:
             else:
                 self._leap(table.next_index(index))
 
+    def walk(self, table: Table, now: Millis) -> Generator[tuple[int, Chunk, int], None, bool]:
+        """`first` and `drop` again and again. True in the end: the next one has expired. The table
+        must not change meanwhile but for what is locked."""
+        level, runs = self.level, self.runs
+        while True:
+            found = self.first(table)
+            if found is None:
+                return False
+            _, chunk, row = found
+            indexes, states, levels = chunk.indexes, chunk.states, chunk.levels
+            expires, base, last = chunk.expires, indexes[0], indexes[-1]
+            is_whole = last - base + 1 == len(indexes)
+            while True:  # as long as it goes on in order in this chunk, as most queues do
+                index, chunk, row = found
+                if expires is not None and expires[row] <= now:
+                    return True
+                self.drop(index)
+                yield index, chunk, row
+                head = self.head
+                if self._back or not is_whole or head >= len(runs) or runs[head] > last:
+                    break
+                row = runs[head] - base
+                if states[row] != _WAITING or (0 if levels is None else levels[row]) != level:
+                    break
+                found = runs[head], chunk, row
+
     def _lowest(self) -> int | None:
         runs, head, back = self.runs, self.head, self._back
         if head < len(runs):
@@ -107,6 +136,11 @@ class Lane:
     @property
     def has_returns(self) -> bool:
         return bool(self._back)
+
+    @property
+    def is_used(self) -> bool:
+        """Whether there is any number in it."""
+        return bool(self.runs or self._back)
 
     def drop_many(self, count: int) -> None:
         """Take away the first `count` numbers of the first run."""
@@ -148,6 +182,11 @@ class Lane:
             self._advance()
 
 
+Head: TypeAlias = tuple[int, int, Lane, Chunk, int]
+"""The first of a lane: effective level, negative, so that the smallest goes first; number; and
+where it is."""
+
+
 class Ready:
     """The waiting messages of a partition, or of one session."""
 
@@ -178,6 +217,18 @@ class Ready:
     def push_run(self, start: int, end: int) -> None:
         self._lanes[0].push_run(start, end)
 
+    def push_rows(self, indexes: array[int], states: array[int], levels: array[int]) -> None:
+        """Those of these rows that wait: higher than all that are here, and rising."""
+        every = [lane.runs for lane in self._lanes]
+        for index, state, level in zip(indexes, states, levels, strict=True):
+            if state == _WAITING:
+                runs = every[level]
+                if runs and runs[-1] == index:
+                    runs[-1] = index + 1
+                else:
+                    runs.append(index)
+                    runs.append(index + 1)
+
     def put_back(self, index: int, level: int) -> None:
         self._lanes[level].put_back(index)
 
@@ -195,26 +246,83 @@ class Ready:
 
     def first(self, now: Millis) -> Next | None:
         """The message that is next; `take` takes it."""
-        if len(self._lanes) == 1:
-            lane = self._lanes[0]
-            found = lane.first(self._table)
-            return None if found is None else Next(lane, found[0], found[1], found[2], 0)
-        ranked: dict[int, Next] = {}
-        for lane in reversed(self._lanes):
-            found = lane.first(self._table)
-            if found is None:
-                continue
-            index, chunk, row = found
-            rank = self.effective(lane.level, chunk.enqueued[row], now)
-            best = ranked.get(rank)
-            if best is None or index < best.at:
-                ranked[rank] = Next(lane, index, chunk, row, rank)
-        if not ranked:
+        if self._aging is None and self._weights is None:
+            for lane in reversed(self._lanes):
+                found = lane.first(self._table) if lane.is_used else None
+                if found is not None:
+                    return Next(lane, *found, lane.level)
             return None
-        if self._weights is None or len(ranked) == 1:
-            return ranked[max(ranked)]
-        weights, turns = self._weights, self._turns
-        return ranked[max(ranked, key=lambda rank: (turns[rank] + weights[rank], rank))]
+        heads = self._heads(now)
+        if not heads:
+            return None
+        if self._weights is None:
+            rank, index, lane, chunk, row = min(heads)
+        else:
+            turns = self._turns[:]
+            rank, index, lane, chunk, row = heads[self._share(heads, now)]
+            self._turns = turns  # it is not taken yet
+        return Next(lane, index, chunk, row, -rank)
+
+    def take(self, chosen: Next, now: Millis) -> None:
+        """Take what `first` has just given."""
+        if self._weights is not None:
+            self._share(self._heads(now), now)
+        chosen.lane.drop(chosen.at)
+
+    def pick(self, now: Millis) -> Iterator[tuple[int, Chunk, int]]:
+        """`first` and `take` again and again, for whoever takes many: where the lanes begin is
+        looked for once. Each one must have been locked before the next is asked for. Ends before
+        one that has expired, which the caller has to remove."""
+        if self._weights is not None:
+            return self._pick_by_shares(now)
+        return self._pick_strictly(now) if self._aging is None else self._pick_aged(now)
+
+    def _pick_strictly(self, now: Millis) -> Iterator[tuple[int, Chunk, int]]:
+        for lane in reversed(self._lanes):
+            if lane.is_used and (yield from lane.walk(self._table, now)):
+                return
+
+    def _pick_aged(self, now: Millis) -> Iterator[tuple[int, Chunk, int]]:
+        heads = self._heads(now)
+        heapify(heads)
+        while heads:
+            _, index, lane, chunk, row = heads[0]
+            if chunk.expires is not None and chunk.expires[row] <= now:
+                return
+            lane.drop(index)
+            yield index, chunk, row
+            following = self._head(lane, now)
+            if following is None:
+                heappop(heads)
+            else:
+                heapreplace(heads, following)
+
+    def _pick_by_shares(self, now: Millis) -> Iterator[tuple[int, Chunk, int]]:
+        heads = self._heads(now)
+        while heads:
+            at = self._share(heads, now)
+            _, index, lane, chunk, row = heads[at]
+            if chunk.expires is not None and chunk.expires[row] <= now:
+                return
+            lane.drop(index)
+            yield index, chunk, row
+            following = self._head(lane, now)
+            if following is None:
+                del heads[at]
+            else:
+                heads[at] = following
+
+    def _head(self, lane: Lane, now: Millis) -> Head | None:
+        found = lane.first(self._table)
+        if found is None:
+            return None
+        index, chunk, row = found
+        return -self.effective(lane.level, chunk.enqueued[row], now), index, lane, chunk, row
+
+    def _heads(self, now: Millis) -> list[Head]:
+        """The first of each level that has one."""
+        heads = [self._head(lane, now) for lane in self._lanes if lane.is_used]
+        return [head for head in heads if head is not None]
 
     def effective(self, level: int, enqueued: Millis, now: Millis) -> int:
         """The level as it counts now, never above the top."""
@@ -222,21 +330,32 @@ class Ready:
             return level
         return min(len(self._lanes) - 1, level + (now - enqueued) // self._aging)
 
-    def take(self, chosen: Next, now: Millis) -> None:
-        chosen.lane.drop(chosen.at)
-        if self._weights is not None:
-            self._count_turn(chosen, now)
-
-    def _count_turn(self, chosen: Next, now: Millis) -> None:
-        """Smooth weighted round robin: every level that waits earns its weight, the one that was
-        served pays for all. A level that has nothing to send neither earns nor owes."""
+    def _share(self, heads: list[Head], now: Millis) -> int:
+        """Whose turn it is, by smooth weighted round robin: every level that waits earns its
+        weight; the one that is most behind its share, and of two the higher, is served and pays for
+        all; a level that has nothing to send neither earns nor owes. Of what counts as that level
+        the oldest is served. But first what has expired: it takes no part, and changes nothing."""
         weights, turns = self._weights, self._turns
         assert weights is not None
-        waiting = {chosen.rank}
-        for lane in self._lanes:
-            found = lane.first(self._table)
-            if found is not None:
-                waiting.add(self.effective(lane.level, found[1].enqueued[found[2]], now))
-        for rank in range(len(turns)):
-            turns[rank] = turns[rank] + weights[rank] if rank in waiting else 0
-        turns[chosen.rank] -= sum(weights[rank] for rank in waiting)
+        fresh, places = [0] * len(turns), [0] * len(turns)
+        seen = whole = most = 0
+        best = -1
+        for at, head in enumerate(heads):
+            rank = -head[0]
+            expires = head[3].expires
+            if expires is not None and expires[head[4]] <= now:
+                return at
+            if seen >> rank & 1:  # another level that has risen to it
+                if head[1] < heads[places[rank]][1]:
+                    places[rank] = at
+                continue
+            seen |= 1 << rank
+            places[rank] = at
+            weight = weights[rank]
+            whole += weight
+            earned = fresh[rank] = turns[rank] + weight
+            if best < 0 or earned > most or (earned == most and rank > best):
+                best, most = rank, earned
+        fresh[best] -= whole
+        self._turns = fresh
+        return places[best]

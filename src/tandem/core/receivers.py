@@ -12,6 +12,8 @@ from tandem.changes import (
     DELIVERED_ROW,
     Delivered,
     Mode,
+    Note,
+    Noted,
     Return,
     SessionLocked,
     SessionUnlocked,
@@ -40,7 +42,8 @@ class Receiver:
     """A receiving link."""
 
     __slots__ = (
-        "credit", "deliveries", "handed_out", "link", "mode", "nonce", "queue", "rows", "session",
+        "credit", "deliveries", "handed_out", "is_asking", "link", "mode", "nonce", "queue", "rows",
+        "session",
     )  # fmt: skip
 
     def __init__(self, link: int, queue: Queue, mode: Mode, session: Session | None) -> None:
@@ -49,6 +52,8 @@ class Receiver:
         self.mode = mode
         self.session = session
         self.credit = 0
+        self.is_asking = False
+        """Whether it has given credit, and nothing has come since."""
         self.nonce = 0
         self.deliveries: list[Delivery] = []
         """What this pump has handed out so far."""
@@ -146,6 +151,8 @@ class Receivers:
         self._waiters.pop(link, None)
         self._hungry.pop(link, None)
         receiver = self.links.pop(link, None)
+        if receiver is not None:
+            self._end_poll(receiver, now)
         if receiver is not None and receiver.session is not None:
             session = receiver.session
             if session.link == link:
@@ -170,7 +177,9 @@ class Receivers:
         """A session's lock ran out: its link is told, and closed."""
         link = session.link
         self._unlock(session, Return.SESSION_EXPIRED, now)
-        if link is not None and self.links.pop(link, None) is not None:
+        receiver = None if link is None else self.links.pop(link, None)
+        if link is not None and receiver is not None:
+            self._end_poll(receiver, now)
             self._hungry.pop(link, None)
             error = SessionLockLostError(session.id)
             self._queue.book.effects.append(LinkClosed(link, error))
@@ -183,13 +192,29 @@ class Receivers:
 
     # --- credit -----------------------------------------------------------------------------------
 
-    def flow(self, receiver: Receiver, credit: int, nonce: int) -> None:
+    def flow(
+        self, receiver: Receiver, credit: int, nonce: int, now: Millis, *, is_drain: bool = False
+    ) -> None:
+        """A drain asks for nothing new: it is the end of what was asked before, if anything was."""
+        if not is_drain:
+            self._end_poll(receiver, now)
         receiver.credit = credit
         receiver.nonce = nonce
         if credit > 0:
+            receiver.is_asking = True
             self._hungry.setdefault(receiver.link, receiver)
         else:
             self._hungry.pop(receiver.link, None)
+
+    def _end_poll(self, receiver: Receiver, now: Millis) -> None:
+        """It asks anew, or no more: a receive that brought nothing is noted, since it costs what
+        one that brings something costs (P11)."""
+        if receiver.is_asking:
+            receiver.is_asking = False
+            self._note_poll(receiver.link, now)
+
+    def _note_poll(self, link: int, now: Millis) -> None:
+        self._queue.book.emit(Noted(now, self._queue.id, Note.POLLED, 0, link, None))
 
     def pump(self, now: Millis) -> None:
         """Hand out what there is to those who have credit, in turn."""
@@ -201,10 +226,12 @@ class Receivers:
             self._pump_sessions(now)
             return
         served: dict[int, Receiver] = {}
-        hungry = self._hungry
-        while hungry:
+        hungry, counts = self._hungry, queue.counts
+        while hungry and counts[State.WAITING]:
             receiver = next(iter(hungry.values()))
-            if len(hungry) > 1 or not self._hand_out_run(receiver, now):
+            if len(hungry) > 1 or not (
+                self._hand_out_run(receiver, now) or self._hand_out_picked(receiver, now)
+            ):
                 following = lifecycle.next_message(queue, now)
                 if following is None:
                     break
@@ -322,13 +349,59 @@ class Receivers:
         if not given:
             return False
         part.ready.take_run(given)
+        self._handed_out(receiver, given, nonce, until)
+        return True
+
+    def _hand_out_picked(self, receiver: Receiver, now: Millis) -> bool:
+        """The same for messages that are not in a row: of several levels, or come back. False: the
+        next one is not there, or has expired."""
+        queue = self._queue
+        if len(queue.parts) > 1 or receiver.mode != Mode.PEEK_LOCK:
+            return False
+        part, edits = queue.parts[0], queue.edits
+        until, link, nonce = now + queue.lock_ms, receiver.link, receiver.nonce
+        locks, rows, append = queue.locks, receiver.rows, receiver.deliveries.append
+        locked = after(State.WAITING, Trigger.LOCK)
+        credit = receiver.credit
+        for index, chunk, row in part.ready.pick(now):
+            number = part.high | ((index + part.origin) & part.mask)
+            nonce = (nonce + 1) & NUMBER_MASK
+            count = 0 if chunk.counts is None else chunk.counts[row]
+            level = 0 if chunk.levels is None else chunk.levels[row]
+            chunk.states[row] = locked
+            locks[number] = (until, nonce, link)
+            rows += DELIVERED_ROW.pack(number, nonce, chunk.sizes[row], count, level)
+            append(
+                Delivery(
+                    number,
+                    chunk.bodies[row],
+                    TOKEN.pack(number, nonce),
+                    until,
+                    count,
+                    chunk.enqueued[row],
+                    State.LOCKED,
+                    level,
+                    None,
+                    edits.get(number) if edits else None,
+                )
+            )
+            credit -= 1
+            if not credit:
+                break
+        given = receiver.credit - credit
+        if given:
+            self._handed_out(receiver, given, nonce, until)
+        return given > 0
+
+    def _handed_out(self, receiver: Receiver, given: int, nonce: int, until: Millis) -> None:
+        """So many were locked at once."""
+        queue = self._queue
         queue.counts[State.WAITING] -= given
-        queue.counts[locked] += given
+        queue.counts[after(State.WAITING, Trigger.LOCK)] += given
         receiver.credit -= given
         receiver.nonce = nonce
         if until < queue.wakes_at:
             queue.book.wake(queue, until)
-        return True
 
     def _deliver(self, receiver: Receiver, now: Millis) -> None:
         queue = self._queue
@@ -336,6 +409,8 @@ class Receivers:
         rows, deliveries = bytes(receiver.rows), receiver.deliveries
         receiver.rows, receiver.deliveries = bytearray(), []
         receiver.handed_out += len(deliveries)
+        queue.tally.outgoing += len(deliveries)
+        receiver.is_asking = False
         queue.book.emit(Delivered(now, queue.id, receiver.link, receiver.mode, until, rows))
         queue.book.effects.append(Deliver(receiver.link, deliveries))
 
@@ -347,6 +422,7 @@ class Receivers:
                 self._end_session(session, now)
         for link in [link for link, (_, until) in self._waiters.items() if until <= now]:
             del self._waiters[link]
+            self._note_poll(link, now)
             error = OperationTimeoutError("No session became available in time.")
             self._queue.book.effects.append(LinkClosed(link, error))
 

@@ -34,7 +34,7 @@ from tandem.settings import (
     split,
 )
 
-INDEX_VERSION: Final = 1
+INDEX_VERSION: Final = 2
 _MOST_ALIASES: Final = 10_000
 
 SETTINGS: Final[dict[EntityKind, type[Settings]]] = {
@@ -52,6 +52,7 @@ class Registry:
         "book",
         "by_id",
         "links",
+        "max_entities",
         "now",
         "rules",
     )
@@ -69,6 +70,8 @@ class Registry:
         self.now: Millis = 0
         """The latest time that was heard of."""
         self._next_entity = 1
+        self.max_entities = limits.MAX_ENTITIES
+        """Queues and topics; a setting of the server, and no part of the state."""
 
     def find(self, path: str) -> Queue:
         """The queue, subscription, dead-letter queue or topic at a path, in any spelling."""
@@ -116,7 +119,7 @@ class Registry:
         if canonical(path) in self._by_path:
             raise EntityExistsError(path)
         count = sum(1 for queue in self.by_id.values() if queue.owner is None)
-        if count >= limits.MAX_ENTITIES:
+        if count >= self.max_entities:
             raise QuotaExceededError(
                 f"The namespace has {count} queues and topics, the most it can."
             )
@@ -288,7 +291,7 @@ class Registry:
     def load(cls, data: bytes | memoryview) -> Registry:
         source, registry = Reader(data), cls()
         version = source.number()
-        assert version == INDEX_VERSION, f"an index of version {version}"
+        assert version in (1, INDEX_VERSION), f"an index of version {version}"
         now = source.number()
         next_entity = source.number()
         registry.book.next_body = source.number()
@@ -313,9 +316,9 @@ class Registry:
             if about["rules"]:
                 rules = [Rule.from_json(rule) for rule in about["rules"]]
                 registry.rules[queue.id] = RuleSet(rules)
-            queue.load(source)
+            queue.load(source, version)
             if queue.dead_letter is not None:
-                queue.dead_letter.load(source)
+                queue.dead_letter.load(source, version)
         registry._next_entity = next_entity
         registry.now = now
         return registry

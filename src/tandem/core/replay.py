@@ -11,13 +11,17 @@ from array import array
 from tandem.changes import (
     Activated,
     Change,
+    CursorDropped,
+    CursorMoved,
     Deferred,
+    Delayed,
     Delivered,
     Enqueued,
     EntityCreated,
     EntityDeleted,
     EntityUpdated,
     LevelChanged,
+    Reactivated,
     Removed,
     Renewed,
     Return,
@@ -27,8 +31,10 @@ from tandem.changes import (
     SessionLocked,
     SessionStateSet,
     SessionUnlocked,
+    TapTrimmed,
     delivered_rows,
 )
+from tandem.core.cursors import Cursors
 from tandem.core.registry import Registry
 from tandem.core.rules import Rule
 
@@ -57,6 +63,13 @@ def replay(registry: Registry, change: Change) -> None:
         case Deferred():
             for number in _numbers(change.sequence_numbers):
                 registry.by_id[change.entity].set_aside(number, change.edits)
+        case Delayed():
+            queue, reason = registry.by_id[change.entity], Return(change.reason)
+            for number in _numbers(change.sequence_numbers):
+                queue.delay(number, reason, change.due_ms, change.edits)
+        case Reactivated():
+            for number in _numbers(change.sequence_numbers):
+                registry.by_id[change.entity].reactivate(number)
         case Activated():
             registry.by_id[change.entity].activate(change)
         case SessionLocked():
@@ -84,6 +97,18 @@ def replay(registry: Registry, change: Change) -> None:
             registry.rules[change.entity] = registry.rules[change.entity].adding(rule)
         case RuleRemoved():
             registry.rules[change.entity] = registry.rules[change.entity].removing(change.name)
+        case CursorMoved(_, entity, partition, position, retention_ms, name):
+            queue = registry.by_id[entity]
+            queue.cursors = queue.cursors or Cursors(queue.book)
+            queue.cursors.move(name, partition, position, retention_ms)
+        case CursorDropped():
+            cursors = registry.by_id[change.entity].cursors
+            assert cursors is not None
+            cursors.drop(change.name)
+        case TapTrimmed():
+            cursors = registry.by_id[change.entity].cursors
+            assert cursors is not None
+            cursors.trim(change.partition, change.position)
         case LevelChanged():
             registry.by_id[change.entity].set_level(change.sequence_number, change.level)
         case _:

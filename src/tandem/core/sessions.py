@@ -56,6 +56,7 @@ class Sessions:
         "_next_number",
         "by_id",
         "by_number",
+        "locked",
         "states",
     )
 
@@ -70,6 +71,8 @@ class Sessions:
         self._next_number = 1
         self.states = 0
         """Sessions that have a state."""
+        self.locked = 0
+        """Sessions that have a holder."""
 
     def open(self, session_id: str) -> Session:
         """The session, made if it does not exist."""
@@ -103,13 +106,20 @@ class Sessions:
             return self.by_id[session_id]
         return None
 
+    @property
+    def available(self) -> int:
+        """Sessions without a holder that have a waiting message."""
+        return len(self._available)
+
     def lock(self, session: Session, link: int, until: Millis) -> None:
+        self.locked += session.link is None
         session.link = link
         session.locked_until_ms = until
         heappush(self._deadlines, (until, session.id))
         self.update(session)
 
     def unlock(self, session: Session) -> None:
+        self.locked -= session.link is not None
         session.link = None
         session.locked_until_ms = 0
         self.update(session)

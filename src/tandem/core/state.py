@@ -7,6 +7,8 @@
     SCHEDULED ─────────────┘                               ▼         │
         └──cancel──▶ GONE                            DEFERRED_LOCKED ┘──complete…──▶ GONE
 
+    LOCKED ──delay──▶ DELAYED ──activate──▶ WAITING ◀──activate── DEFERRED
+
 A pair that is not in `TRANSITIONS` cannot happen: `queue` asks the table before it changes
 anything.
 """
@@ -24,6 +26,8 @@ class State(IntEnum):
     SCHEDULED = 3
     GONE = 4
     DEFERRED_LOCKED = 5
+    DELAYED = 6
+    """Abandoned with a delay: it waits for its time, and then again in its old place."""
 
 
 class Trigger(IntEnum):
@@ -35,6 +39,10 @@ class Trigger(IntEnum):
     """Completed, dead-lettered, cancelled, purged, forwarded; expired; taken."""
     EXPIRE = 4
     """The time to live is over."""
+    DELAY = 5
+    """Abandoned, to come back later."""
+    ACTIVATE = 6
+    """The delay is over, or somebody asked for it."""
 
 
 S, T = State, Trigger
@@ -46,10 +54,15 @@ TRANSITIONS: Final[dict[tuple[State, Trigger], State]] = {
     (S.LOCKED, T.RETURN): S.WAITING,
     (S.LOCKED, T.DEFER): S.DEFERRED,
     (S.LOCKED, T.REMOVE): S.GONE,
+    (S.LOCKED, T.DELAY): S.DELAYED,
+    (S.DELAYED, T.ACTIVATE): S.WAITING,
+    (S.DELAYED, T.REMOVE): S.GONE,
     (S.DEFERRED, T.LOCK): S.DEFERRED_LOCKED,
     (S.DEFERRED, T.REMOVE): S.GONE,
+    (S.DEFERRED, T.ACTIVATE): S.WAITING,
     (S.DEFERRED_LOCKED, T.RETURN): S.DEFERRED,
     (S.DEFERRED_LOCKED, T.DEFER): S.DEFERRED,
+    (S.DEFERRED_LOCKED, T.DELAY): S.DEFERRED,
     (S.DEFERRED_LOCKED, T.REMOVE): S.GONE,
     (S.SCHEDULED, T.REMOVE): S.GONE,
 }

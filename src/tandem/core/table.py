@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from sys import byteorder
 from typing import Final
 
 from tandem.core.packing import Reader, Writer
@@ -116,6 +117,9 @@ class Chunk:
     def set_count(self, row: int, count: int) -> None:
         self.column("counts", "I", 0)[row] = count
 
+    def set_due(self, row: int, due: Millis) -> None:
+        self.column("dues", "Q", 0)[row] = due
+
     def set_level(self, row: int, level: int) -> None:
         self.column("levels", "B", 0)[row] = level
 
@@ -184,10 +188,16 @@ class Table:
         return chunk, row
 
     def append_run(
-        self, index: int, body: int, enqueued: Millis, sizes: Sequence[int], state: int
+        self,
+        index: int,
+        body: int,
+        enqueued: Millis,
+        sizes: Sequence[int],
+        state: int,
+        levels: bytes | bytearray = b"",
     ) -> None:
         """New rows behind all others, with indexes and bodies that count up, and nothing more to be
-        said of them."""
+        said of them but, if there are any, their levels."""
         assert index > self.last
         at = 0
         while at < len(sizes):
@@ -211,6 +221,8 @@ class Table:
                     column = getattr(chunk, name)
                     if column is not None:
                         column.extend([default] * count)
+            if levels:
+                chunk.column("levels", "B", 0)[-count:] = array("B", levels[at : at + count])
             at += count
         self.last = index + len(sizes) - 1
 
@@ -353,7 +365,7 @@ class Table:
     def clamp_levels(self, top: int) -> None:
         """The queue has fewer levels now: what was above the top is at the top."""
         for chunk in self._chunks:
-            if chunk.levels is not None:
+            if chunk.levels is not None and max(chunk.levels, default=0) > top:
                 chunk.levels = array("B", (min(level, top) for level in chunk.levels))
 
     def next_index(self, index: int) -> int:
@@ -369,14 +381,67 @@ class Table:
             return chunk.indexes[-1] + 1
         return max(index, self.last) + 1
 
-    def rows_from(self, index: int) -> Iterator[tuple[Chunk, int]]:
-        """Every row that is not gone, from `index` on. The table must not change meanwhile."""
+    def rows_from(self, index: int, states: Collection[State] = ()) -> Iterator[tuple[Chunk, int]]:
+        """Every row that is not gone, from `index` on; of these states only, if any are named. The
+        table must not change meanwhile."""
+        wanted = bytes(state in states for state in range(256)) if states else None
         at = max(bisect_right(self._firsts, index) - 1, 0)
         for chunk in self._chunks[at:]:
-            start = bisect_left(chunk.indexes, index)
+            start = row = bisect_left(chunk.indexes, index)
+            if wanted is not None:
+                marks = chunk.states.tobytes().translate(wanted)
+                while (row := marks.find(1, row)) >= 0:
+                    yield chunk, row
+                    row += 1
+                continue
             for row in range(start, len(chunk.indexes)):
                 if chunk.states[row] != _GONE:
                     yield chunk, row
+
+    def runs(self, start: int, end: int) -> Iterator[tuple[Chunk, int, int]]:
+        """The chunks with rows of these indexes, gone or not: each with the first such row, and the
+        row behind the last."""
+        for chunk in self._chunks[max(bisect_right(self._firsts, start) - 1, 0) :]:
+            first = bisect_left(chunk.indexes, start)
+            last = bisect_left(chunk.indexes, end)
+            if first < last:
+                yield chunk, first, last
+            elif first < len(chunk.indexes):
+                return
+
+    def rows_of_session(self, number: int) -> Iterator[tuple[Chunk, int]]:
+        """Every row of a session that is not gone."""
+        needle = number.to_bytes(4, byteorder)
+        for chunk in self._chunks:
+            if chunk.sessions is None:
+                continue
+            column = chunk.sessions.tobytes()
+            at = -1
+            while (at := column.find(needle, at + 1)) >= 0:
+                if at % 4 == 0 and chunk.states[at // 4] != _GONE:
+                    yield chunk, at // 4
+
+    def first_in(self, states: Collection[State]) -> Millis | None:
+        """When the first row in one of these states was enqueued."""
+        for chunk, row in self.rows_from(0, states):
+            return chunk.enqueued[row]
+        return None
+
+    def waiting_by_level(self, levels: int) -> list[int]:
+        """How many rows wait at each level; a chunk at a time, for whoever watches a queue."""
+        found = [0] * levels
+        waiting = int(State.WAITING)
+        for chunk in self._chunks:
+            states = chunk.states.tobytes()
+            if chunk.levels is None:
+                found[0] += states.count(waiting)
+                continue
+            # State and level side by side in one byte: eight states, 32 levels.
+            both = int.from_bytes(states) | int.from_bytes(chunk.levels.tobytes()) << 3
+            marks = both.to_bytes(len(states))
+            for level in range(levels):
+                found[level] += marks.count(level << 3 | waiting)
+        return found
 
     def expired(self, now: Millis) -> list[int]:
         """Indexes of the waiting rows that expire at `now` or before, oldest first. Sets
@@ -414,6 +479,12 @@ class Table:
             for row, state in enumerate(chunk.states):
                 if state == waiting:
                     yield indexes[row], indexes[row] + 1
+
+    def level_columns(self) -> Iterator[tuple[array[int], array[int], array[int]]]:
+        """(indexes, states, levels) of all rows, a chunk at a time."""
+        for chunk in self._chunks:
+            none = array("B", bytes(len(chunk.indexes))) if chunk.levels is None else chunk.levels
+            yield chunk.indexes, chunk.states, none
 
     def rows_in(self, state: State) -> Iterator[tuple[Chunk, int]]:
         """The rows in one state; chunks without one cost nothing."""

@@ -229,6 +229,15 @@ class Engine:
         sends are refused."""
         return self._committer.staged_bytes > self._tuning.staged_bytes // 2
 
+    def free_bytes(self) -> int:
+        """Free space where the log is."""
+        return self._store.free_bytes()
+
+    @property
+    def is_disk_full(self) -> bool:
+        """Too little space is left to take messages."""
+        return self._store.free_bytes() < self._tuning.free_bytes
+
     def body(self, number: int) -> bytes:
         """The payload of a stored body, checked. Raises KeyError if it is gone; StoreError, which
         ends the engine, if it ought to be in the log and is not."""

@@ -12,6 +12,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from tandem.core.namespace import Namespace
+from tandem.core.registry import Registry
 from tandem.engine.bodies import Bodies
 from tandem.errors import StoreError
 from tandem.model import Millis
@@ -42,17 +43,30 @@ def pack(
 
 
 def unpack(data: bytes) -> Recalled:
+    time, state, places, freed = _parts(data)
+    namespace = Namespace.load(state)
+    bodies = Bodies.load(places)
+    gone = array("Q")
+    gone.frombytes(freed)
+    for number in gone:
+        bodies.free(number)
+    return Recalled(namespace, bodies, time)
+
+
+def unpack_registry(data: bytes) -> tuple[Registry, Millis]:
+    """The entities and their messages alone, for whoever only wants to look at them; and when."""
+    time, state, *_ = _parts(data)
+    return Registry.load(state), time
+
+
+def _parts(data: bytes) -> tuple[Millis, memoryview, memoryview, memoryview]:
+    """The time, and the three parts."""
     version, time, state_size, places_size, gone_size = _HEAD.unpack_from(data)
     if version != VERSION:
         raise StoreError(f"the index has version {version}, this Tandem reads {VERSION}")
     at = _HEAD.size
     assert len(data) == at + state_size + places_size + gone_size, "the index has another length"
     view = memoryview(data)
-    namespace = Namespace.load(view[at : at + state_size])
-    at += state_size
-    bodies = Bodies.load(view[at : at + places_size])
-    gone = array("Q")
-    gone.frombytes(view[at + places_size :])
-    for number in gone:
-        bodies.free(number)
-    return Recalled(namespace, bodies, time)
+    places_at = at + state_size
+    freed_at = places_at + places_size
+    return time, view[at:places_at], view[places_at:freed_at], view[freed_at:]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
 
@@ -54,7 +55,12 @@ class Broker:
     """Use `open`."""
 
     def __init__(
-        self, name: str, policies: tuple[Policy, ...] | None, trust: JwtTrust | None, clock: Clock
+        self,
+        name: str,
+        policies: tuple[Policy, ...] | None,
+        trust: JwtTrust | None,
+        clock: Clock,
+        turns: Turns | None = None,
     ) -> None:
         self.name = name
         self.clock = clock
@@ -69,12 +75,14 @@ class Broker:
         self.jwt: JwtVerifier = AnyJwt() if self.is_open else self.authority
         self.holders: set[ClaimsHolder] = set()
         """Connections that have claims."""
-        self.turns = Turns(lambda: self.engine.engine.is_writing)
+        self.turns = turns or Turns(lambda: self.engine.engine.is_writing)
         self._loop = asyncio.get_running_loop()
         self._writers: list[Callable[[], None]] = []
         self._is_answering = False
         self._owners: dict[int, LinkOwner] = {}
         self._next_link = 1
+        self.refusals: Counter[str] = Counter()
+        """What peers were refused, by AMQP condition."""
         self.engine: AsyncEngine
 
     @classmethod
@@ -88,10 +96,12 @@ class Broker:
         on_failure: Callable[[StoreError], None],
         clock: Clock | None = None,
         tuning: Tuning | None = None,
+        turns: Turns | None = None,
     ) -> Broker:
         """Recover the namespace and be ready. `policies` None: everybody may do everything; an
-        empty tuple: nobody anything. `trust`: whose JWTs count beside those of the policies."""
-        broker = cls(name, policies, trust, clock or SystemClock())
+        empty tuple: nobody anything. `trust`: whose JWTs count beside those of the policies.
+        `turns`: shared with the other namespaces of the loop."""
+        broker = cls(name, policies, trust, clock or SystemClock(), turns)
         broker.engine = await AsyncEngine.open(
             store,
             decode=AmqpMessage,

@@ -20,6 +20,7 @@ from tandem.core.access import Authority, Claims, Grant, Right, path_of
 from tandem.errors import ArgumentError, EntityNotFoundError, Refused, UnauthorizedError
 from tandem.limits import MAX_ADDRESS
 from tandem.model import NEVER, Millis
+from tandem.server.logs import about
 from tandem.server.requests import Arguments, Request, token_reply, tracked, tracking_id_of
 
 log = logging.getLogger("tandem.server")
@@ -67,6 +68,8 @@ class PutToken:
     grant: Grant | None = None
     deleted: str | None = None
     """The path whose token was taken back."""
+    refusal: str | None = None
+    """The condition, if it was refused."""
 
 
 def answer(request: Request, gate: TokenGate, claims: Claims, now: Millis) -> PutToken:
@@ -78,7 +81,7 @@ def answer(request: Request, gate: TokenGate, claims: Claims, now: Millis) -> Pu
                 claims.add(grant, now)
                 return PutToken(token_reply(request, 202, "Accepted"), grant)
             case "delete-token":
-                path = path_of(_audience(request))
+                path = path_of(audience_of(request))
                 if not gate.is_open:
                     claims.grants.pop(path, None)
                 return PutToken(token_reply(request, 200, "OK"), deleted=path)
@@ -87,14 +90,20 @@ def answer(request: Request, gate: TokenGate, claims: Claims, now: Millis) -> Pu
                 return PutToken(token_reply(request, 501, f"There is no '{operation:.64}' here."))
     except Refused as error:
         tracking_id = tracking_id_of(request, gate.random_bits)
-        log.info("%.64r refused: %.500r TrackingId:%s", request.operation, str(error), tracking_id)
+        log.info(
+            "%.64r refused: %.500r TrackingId:%s",
+            request.operation,
+            str(error),
+            tracking_id,
+            extra=about(tracking_id=tracking_id),
+        )
         text = tracked(str(error), tracking_id, gate.tracker, now)
-        return PutToken(token_reply(request, error.status, text))
+        return PutToken(token_reply(request, error.status, text), refusal=error.condition)
 
 
 def grant_of(request: Request, gate: TokenGate, now: Millis) -> Grant:
     """What the token of a put-token allows. Raises Refused."""
-    audience = _audience(request)
+    audience = audience_of(request)
     token = Arguments({"token": request.body}).text("token")
     path = path_of(audience)
     if sas.is_sas(token):
@@ -128,11 +137,12 @@ def node_claims(claims: Claims, now: Millis) -> Claims:
         path = grant.path.removesuffix(_NODE)
         before = merged.get(path, Grant(path, Right(0), NEVER))
         rights = grant.rights | before.rights
-        merged[path] = Grant(path, rights, min(grant.expires_ms, before.expires_ms))
+        expires_ms = min(grant.expires_ms, before.expires_ms)
+        merged[path] = Grant(path, rights, expires_ms, who=before.who or grant.who)
     return Claims(merged)
 
 
-def _audience(request: Request) -> str:
+def audience_of(request: Request) -> str:
     audience = Arguments(request.properties).text("name")
     if len(audience) > MAX_ADDRESS:
         raise ArgumentError(f"An audience has at most {MAX_ADDRESS} characters.")

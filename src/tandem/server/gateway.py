@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from time import perf_counter
 from typing import Any, Final
@@ -36,6 +37,7 @@ from tandem.amqp.events import (
 )
 from tandem.amqp.link import Link
 from tandem.amqp.session import Session
+from tandem.amqp.types import UInt
 from tandem.changes import EntityKind
 from tandem.core.access import Claims, Right, path_of, require_right
 from tandem.core.commands import Command
@@ -45,6 +47,8 @@ from tandem.errors import (
     EntityNotFoundError,
     NotAllowedError,
     ProtocolError,
+    Refused,
+    ServerBusyError,
     TandemError,
     UnauthorizedError,
 )
@@ -60,12 +64,14 @@ from tandem.model import NEVER, Message, Millis, Symbol
 from tandem.names import split
 from tandem.server import cbs, management
 from tandem.server.broker import Broker
-from tandem.server.cbs import TokenGate
+from tandem.server.cbs import TokenGate, audience_of
 from tandem.server.incoming import messages_of
 from tandem.server.links import BATCH_SIZE, Handler, Inlet, Outlet, Transactor
+from tandem.server.logs import about
+from tandem.server.namespaces import Choice, Hosted
 from tandem.server.nodes import CBS, Node, NodePair
 from tandem.server.outgoing import encoded
-from tandem.server.requests import parse_request
+from tandem.server.requests import Request, parse_request, token_reply
 from tandem.store.api import Buffer
 
 log = logging.getLogger("tandem.server")
@@ -84,8 +90,11 @@ class Gateway:
         *,
         peer: str,
         on_open: Callable[[], None],
+        choice: Choice | None = None,
     ) -> None:
         self.broker = broker
+        """While there is a choice, one of them; nothing but tokens is taken before it is made."""
+        self._choice = choice
         self.turns = broker.turns
         self.claims = broker.new_claims()
         self.peer = peer
@@ -96,6 +105,8 @@ class Gateway:
         self._on_open = on_open
         self.is_clogged = False
         """Whether the peer does not take what is sent."""
+        self.is_draining = False
+        """Whether nothing more is handed out, because the broker will stop."""
         self._churn = 0.0
         self._churn_ms = 0
         self._token_due_ms: int | None = None
@@ -114,19 +125,23 @@ class Gateway:
             check_plain=None if broker.is_open else self._log_in,
         )
         self.connection.tracked = self._tracked
-        self._gate = TokenGate(
-            broker.authority, self._has_entity, self.random_bits, broker.jwt, broker.is_open
-        )
+        self._gate = self._gate_of(broker)
         self.transactions: set[int] = set()
         """Those that this peer has declared, and not discharged."""
         broker.holders.add(self)
         self._set_timer()
 
-    def _has_entity(self, path: str) -> bool:
-        return path in self.broker.namespace
+    def _gate_of(self, broker: Broker) -> TokenGate:
+        def has_entity(path: str) -> bool:
+            return path in broker.namespace
+
+        return TokenGate(broker.authority, has_entity, self.random_bits, broker.jwt, broker.is_open)
 
     def _log_in(self, name: str, key: str) -> bool:
         """SASL PLAIN: the name and key of a policy."""
+        if self._choice is not None and self._choice.log_in(name, key):
+            self._choose()
+            return True
         grants = self.broker.login(name, key)
         for grant in grants:
             self.claims.add(grant)
@@ -137,6 +152,20 @@ class Gateway:
     def shut_down(self) -> None:
         """The broker stops: the peer is told, and may try again elsewhere or later."""
         self._end("amqp:connection:forced", "The broker is stopping.")
+
+    def drain(self) -> None:
+        """The broker will stop: nothing more is handed out, and what was can be settled."""
+        self.is_clogged = self.is_draining = True
+        for session in self.connection.sessions:
+            for link in session.links.values():
+                if isinstance(link.context, Outlet):
+                    link.context.go_on()
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing is unsettled on either side."""
+        sessions = self.connection.sessions
+        return not any(link.unsettled for each in sessions for link in each.links.values())
 
     def _end(self, condition: str, why: str) -> None:
         """Close the connection without waiting for the peer's answer."""
@@ -153,14 +182,15 @@ class Gateway:
         began = perf_counter()
         most, turn_s = self.turns.pace(began)
         until = began + turn_s
-        self.broker.engine.begin_turn()
+        engine = self.broker.engine
+        engine.begin_turn()
         self._will_write = True
         try:
             self._on_events(connection.receive_data(data, most))
             while connection.has_more and perf_counter() < until:
                 self._on_events(connection.receive_data(b"", most))
         finally:
-            self.broker.engine.end_turn()
+            engine.end_turn()
             self._write_now()
         return connection.has_more
 
@@ -169,7 +199,7 @@ class Gateway:
         return self.connection.has_more
 
     def unclogged(self) -> None:
-        self.is_clogged = False
+        self.is_clogged = self.is_draining
         for session in self.connection.sessions:
             self._resume(session)
 
@@ -301,6 +331,8 @@ class Gateway:
             case Opened(opened):
                 agent = str((opened.properties or {}).get(USER_AGENT, ""))
                 self.reads_all_types = not agent.startswith(("azsdk-python", "azsdk-net"))
+                if self._choice is not None and not self._may_stay(opened.hostname):
+                    return
                 if not self.claims.grants:
                     self._token_due_ms = self.broker.steady_ms() + TOKEN_TIMEOUT_MS
                     self._set_timer()
@@ -352,6 +384,52 @@ class Gateway:
         if handler is not None:
             handler.on_gone()
 
+    # --- which namespace --------------------------------------------------------------------------
+
+    def _may_stay(self, host: str | None) -> bool:
+        """The peer has named a host, and shown before what it can show without links."""
+        assert self._choice is not None
+        self._choice.ask_for(host)
+        if not self._choose() and self._choice.has_login:
+            self._end("amqp:not-allowed", self._choice.why_not)
+            return False
+        return True
+
+    def _choose_by(self, request: Request) -> bytes | None:
+        """A token is shown: whose it is, is meant. The reply, if that are several."""
+        assert self._choice is not None
+        accepting: list[Hosted] = []
+        with suppress(Refused):  # a request without an audience is refused as ever
+            self._choice.ask_for(audience_of(request))
+        for each in self._choice.candidates:
+            try:
+                cbs.grant_of(request, self._gate_of(each.broker), self.now_ms())
+            except EntityNotFoundError:
+                pass  # the token is one of theirs
+            except TandemError:
+                continue
+            accepting.append(each)
+        self._choice.show(accepting)
+        if self._choose() or not accepting:
+            return None
+        # A good token, and nothing is granted by it: the SDKs show why a link is refused, and of a
+        # token that is refused nothing but that.
+        return token_reply(request, 202, "Accepted")
+
+    def _choose(self) -> bool:
+        """Whether it is clear now which is meant."""
+        choice = self._choice
+        if choice is None or choice.only is None:
+            return False
+        self.broker.holders.discard(self)
+        self.broker = choice.only.broker
+        self.broker.holders.add(self)
+        self._gate = self._gate_of(self.broker)
+        for grant in choice.grants(choice.only):
+            self.claims.add(grant)
+        self._choice = None
+        return True
+
     # --- attach -----------------------------------------------------------------------------------
 
     def _attach(self, link: Link) -> None:
@@ -377,6 +455,10 @@ class Gateway:
         if address.rpartition("/")[2].lower() == CBS:
             self._attach_node(link, Node(CBS, None))
             return
+        if self._choice is not None:
+            if not self._choice.is_known:
+                raise UnauthorizedError(f"A token is required for '{address}'.")
+            raise NotAllowedError(self._choice.why_not)
         where = split(address)
         if where.is_management:
             # Before the entity is looked for: whoever has no right on it learns nothing (S9).
@@ -422,7 +504,12 @@ class Gateway:
             self.error_of(error)
             return None, None
         if node.path is None:
-            reply = cbs.answer(request, self._gate, self.claims, self.now_ms()).reply
+            if self._choice is not None and (unclear := self._choose_by(request)):
+                return unclear, request.reply_to
+            put = cbs.answer(request, self._gate, self.claims, self.now_ms())
+            reply = put.reply
+            if put.refusal is not None:
+                self.refused(put.refusal)
             self._end_links("InvalidToken: The token was replaced by one that allows less.")
             self._set_timer()
         else:
@@ -447,6 +534,9 @@ class Gateway:
             reads_all_types=self.reads_all_types,
         )
 
+    def body(self, number: int) -> bytes:
+        return self.broker.engine.body(number)
+
     def incoming(self, payload: bytes, message_format: int) -> list[Message]:
         return [*messages_of(payload, message_format, self.random_bits)]
 
@@ -457,6 +547,10 @@ class Gateway:
                     return link.context.number
         return None
 
+    def sender_of(self, path: str, claims: Claims) -> str:
+        """Who sends, for the rates: whose key or token it is; without any, the machine."""
+        return claims.who(path_of(path)) or self.peer.rpartition(":")[0]
+
     def call_later(self, delay_ms: Millis, call: Callable[[], None]) -> asyncio.TimerHandle:
         return self._loop.call_later(delay_ms / 1000, call)
 
@@ -466,11 +560,16 @@ class Gateway:
     def now_ms(self) -> Millis:
         return self.broker.now_ms()
 
+    def refused(self, condition: str) -> None:
+        self.broker.refusals[condition] += 1
+
     # --- errors -----------------------------------------------------------------------------------
 
-    def error_of(self, error: TandemError) -> p.Error:
-        """An error for the wire, with a tracking id that the log has beside the reason (T1)."""
+    def error_of(self, error: TandemError, trace: str | None = None) -> p.Error:
+        """An error for the wire, with a tracking id that the log has beside the reason (T1), and
+        the trace context of what was refused, if it had one."""
         tracking = self.broker.new_tracking_id()
+        self.refused(error.condition)
         level = logging.WARNING if isinstance(error, ProtocolError) else logging.INFO
         log.log(
             level,
@@ -479,12 +578,20 @@ class Gateway:
             error,
             error.condition,
             tracking,
+            extra=about(peer=self.peer, tracking_id=tracking, trace=trace),
         )
-        return p.Error(error.condition, f"{error} TrackingId:{tracking}")
+        info = None
+        if isinstance(error, ServerBusyError):
+            info = {p.RETRY_AFTER: UInt(error.retry_after_ms)}
+        return p.Error(error.condition, f"{error} TrackingId:{tracking}", info)
 
     def _tracked(self, error: p.Error) -> p.Error:
         """The same for what the protocol itself refuses: a message too large, a broken frame."""
         tracking = self.broker.new_tracking_id()
         said = error.description or error.condition
-        log.info("%s: %s (%s) TrackingId:%s", self.peer, said, error.condition, tracking)
+        self.refused(error.condition)
+        facts = about(peer=self.peer, tracking_id=tracking)
+        log.info(
+            "%s: %s (%s) TrackingId:%s", self.peer, said, error.condition, tracking, extra=facts
+        )
         return replace(error, description=f"{said} TrackingId:{tracking}")

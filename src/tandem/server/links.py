@@ -31,7 +31,9 @@ from tandem.limits import (
     MAX_UNSETTLED,
 )
 from tandem.model import NEVER, NO_EDITS, Edits, Symbol, Value
+from tandem.server.beyond import take_delay
 from tandem.server.incoming import SINGLE, Intake, messages_of
+from tandem.server.logs import trace_of
 from tandem.server.outgoing import delivery_tag, render
 
 if TYPE_CHECKING:
@@ -72,6 +74,7 @@ class Inlet:
         self.link = link
         self.path = path
         self.number = gateway.broker.register(self)
+        self.sender = gateway.sender_of(path, gateway.claims)
         self._intake = Intake(gateway.broker.clock.random_bits)
 
     def grant(self) -> None:
@@ -102,26 +105,28 @@ class Inlet:
 
     def _send(self, row: list[AmqpMessage], ids: list[int | None]) -> None:
         if row:
-            command = c.Send(self.path, row, self.number, each=True)
-            self.gateway.broker.submit(command, self.gateway.claims, partial(self._row_done, ids))
+            command = c.Send(self.path, row, self.number, each=True, sender=self.sender)
+            done = partial(self._row_done, row, ids)
+            self.gateway.broker.submit(command, self.gateway.claims, done)
 
     def _send_batch(self, event: MessageReceived, messages: list[AmqpMessage]) -> None:
         transaction, _ = _transaction(self.gateway, event.state)
         done = partial(self._done, event.delivery_id, event.settled, event.state)
-        command = c.Send(self.path, messages, self.number, transaction)
+        command = c.Send(self.path, messages, self.number, transaction, sender=self.sender)
         self.gateway.broker.submit(command, self.gateway.claims, done)
 
-    def _row_done(self, ids: list[int | None], reply: Any) -> None:
+    def _row_done(self, row: list[AmqpMessage], ids: list[int | None], reply: Any) -> None:
         if isinstance(reply, TandemError):
             reply = [reply] * len(ids)
         accepted: list[int] = []
-        for delivery_id, answer in zip(ids, reply, strict=True):
+        for message, delivery_id, answer in zip(row, ids, reply, strict=True):
             if delivery_id is None:
                 continue
             if type(answer) is int:
                 accepted.append(delivery_id)
             else:
-                self.link.settle([delivery_id], p.Rejected(self.gateway.error_of(answer)))
+                error = self.gateway.error_of(answer, trace_of(message.properties))
+                self.link.settle([delivery_id], p.Rejected(error))
         if accepted:
             self.link.settle(accepted, p.ACCEPTED)
         self.grant()
@@ -266,7 +271,8 @@ class Outlet:
 
     def _flowed(self, is_drain: bool, reply: Any) -> None:
         if is_drain:
-            if self._received >= self._asked_up_to and self.link.credit > 0:
+            is_all = self.gateway.is_draining or self._received < self._asked_up_to
+            if not is_all and self.link.credit > 0:
                 return  # not all of it was asked for yet
             self.link.drained()
             self.gateway.write_soon()
@@ -485,12 +491,15 @@ def _settlement(
             return c.Settle(path, tokens, c.Disposition.COMPLETE), p.ACCEPTED
         case p.Released():
             return c.Settle(path, tokens, c.Disposition.RELEASE), p.RELEASED
-        case p.Modified(_, None | False, properties) if properties and UNCOUNTED in properties:
-            rest = {key: value for key, value in properties.items() if key != UNCOUNTED}
-            return c.Settle(path, tokens, c.Disposition.RELEASE, _edits(rest)), _MODIFIED_DONE
         case p.Modified(_, is_deferred, properties):
             how = c.Disposition.DEFER if is_deferred else c.Disposition.ABANDON
-            return c.Settle(path, tokens, how, _edits(properties)), _MODIFIED_DONE
+            rest, delay_ms = dict(properties or {}), 0
+            if rest:
+                delay_ms = take_delay(rest)
+                if not is_deferred and rest.pop(UNCOUNTED, None) is not None:
+                    how = c.Disposition.RELEASE
+            settle = c.Settle(path, tokens, how, _edits(rest), delay_ms=delay_ms)
+            return settle, _MODIFIED_DONE
         case p.Rejected(error):
             return _dead_letter(path, tokens, error), _REJECTED_DONE
         case _:

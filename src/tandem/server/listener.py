@@ -16,15 +16,17 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from typing import Any, Final
 
 from tandem.limits import DOOR_SILENCE_MS, MAX_CONNECTIONS, MAX_OUTPUT_TOTAL, SECOND_MS
-from tandem.server.broker import Broker
+from tandem.server.certificate import Certificate
 from tandem.server.door import Answer, Door
+from tandem.server.health import Oversight
+from tandem.server.namespaces import Directory, Hosted
 from tandem.server.peer import Peer
 from tandem.server.tls import Handshakes, harden
-from tandem.server.web import HttpHandler
 
 log = logging.getLogger("tandem.server")
 
@@ -37,6 +39,8 @@ _MAKE_ROOM_S: Final = 0.01
 _TIDY_AFTER: Final = 1_000
 _TIDY_S: Final = 60.0
 _COMPLAIN_EVERY_S: Final = 10.0
+_LOOK_AROUND_S: Final = 0.02
+_LOOK_AT_FILES_S: Final = 2.0
 _NO_SUCH_FAMILY: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 """How a machine without IPv6 says so."""
 
@@ -47,19 +51,19 @@ class Listener:
 
     def __init__(
         self,
-        broker: Broker,
-        serve_http: HttpHandler,
+        directory: Directory,
         tls: ssl.SSLContext | None = None,
         *,
         is_loopback_only: bool = False,
         max_connections: int = MAX_CONNECTIONS,
         door: Door[socket.socket] | None = None,
+        oversight: Oversight | None = None,
     ) -> None:
-        self.broker = broker
-        self.serve_http = serve_http
+        self.directory = directory
+        self.oversight = oversight or Oversight(directory)
         self.tls = None if tls is None else harden(tls)
         self.loop = asyncio.get_running_loop()
-        self.handshakes = Handshakes()
+        self.handshakes = Handshakes(lambda: self.directory.turns.is_crowded)
         self.peers: set[Peer] = set()
         self.door: Door[socket.socket] = door or Door()
         self._is_loopback_only = is_loopback_only
@@ -97,11 +101,33 @@ class Listener:
             self.listen_to(listening)
         return port
 
-    async def close(self) -> None:
-        """Take no more peers, and let go of those that are there."""
+    async def drain(self, seconds: float) -> None:
+        """Take no more peers, hand out no more messages, and let go of each peer as soon as nothing
+        of it is unsettled; of all others after that time. Their clients come back elsewhere."""
+        self.oversight.is_draining = True
+        self._stop_listening()
+        for peer in list(self.peers):
+            peer.drain()
+        until = self.loop.time() + seconds
+        while self.loop.time() < until:
+            staying = [peer for peer in self.peers if not peer.is_leaving]
+            if not staying:
+                return
+            for peer in staying:
+                if peer.is_at_rest:
+                    peer.close()
+            await asyncio.sleep(_LOOK_AROUND_S)
+        log.warning("%d connections had not come to their end", len(self.peers))
+
+    def _stop_listening(self) -> None:
         for listening in self._sockets:
             self.loop.remove_reader(listening.fileno())
             listening.close()
+        self._sockets.clear()
+
+    async def close(self) -> None:
+        """Take no more peers, and let go of those that are there."""
+        self._stop_listening()
         for waiting in self.door.waiting:
             waiting.close()
         self.door.waiting.clear()
@@ -117,13 +143,30 @@ class Listener:
             peer.abort()
         await asyncio.sleep(0)
 
+    def keep(self, certificate: Certificate) -> None:
+        """Serve this certificate, and what its files hold later."""
+        self.tls = harden(certificate.load())
+        self._watch(certificate)
+
+    def _watch(self, certificate: Certificate) -> None:
+        fresh = certificate.refresh()
+        if fresh is not None:
+            self.tls = harden(fresh)
+        self._later("certificate", _LOOK_AT_FILES_S, partial(self._watch, certificate))
+
+    def let_go(self, hosted: Hosted) -> None:
+        """Of the peers of a namespace that is served no longer."""
+        for peer in list(self.peers):
+            if peer.means(hosted):
+                peer.close()
+
     # --- who comes in -----------------------------------------------------------------------------
 
     def _on_arrival(self, listening: socket.socket) -> None:
         """Somebody knocks. Those who are inside and ask for little come first."""
-        if self.broker.turns.is_crowded:
+        if self.directory.turns.is_crowded:
             self.loop.remove_reader(listening.fileno())
-            self.broker.turns.add(_Arrival(self, listening))
+            self.directory.turns.add(_Arrival(self, listening))
         else:
             self.accept(listening)
 
@@ -172,7 +215,7 @@ class Listener:
         try:
             accepted.setblocking(False)
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            peer = Peer(self, address)
+            peer = Peer(self, address, self.directory.at(accepted.getsockname()[1]))
             self._strangers[peer] = None
             await self.loop.connect_accepted_socket(lambda: peer, accepted)
         except OSError as error:

@@ -23,6 +23,7 @@ from tandem.limits import DAY_MS
 from tandem.model import NEVER, Millis
 
 PATH: Final = ("$test", "clock")
+RESET: Final = ("$test", "reset")
 MAX_ADVANCE_MS: Final = 36_500 * DAY_MS
 """A hundred years at a time."""
 
@@ -61,20 +62,24 @@ class Broker(Protocol):
 
 class ClockControl:
     """`GET /$test/clock` tells the time; `POST {"advance_ms": 60000}` moves it, and is answered
-    when all that has become due has happened. Both need Manage. All else goes on to `handle`."""
+    when all that has become due has happened. `POST /$test/reset` makes the namespace as if it were
+    new, or with `{"keep_entities": true}` empties it. All need Manage. All else goes on to
+    `handle`."""
 
     def __init__(
         self,
         broker: Broker,
         clock: MovableClock,
         handle: Callable[[Request], Awaitable[Response]],
+        reset: Callable[[bool], Awaitable[None]],
     ) -> None:
         self._broker = broker
         self._clock = clock
         self._next = handle
+        self._reset = reset
 
     async def handle(self, request: Request) -> Response:
-        if request.path != PATH:
+        if request.path not in (PATH, RESET):
             return await self._next(request)
         try:
             return await self._answer(request)
@@ -83,10 +88,14 @@ class ClockControl:
 
     async def _answer(self, request: Request) -> Response:
         broker = self._broker
-        resource = "/".join(PATH)
+        resource = "/".join(request.path)
         claims = broker.authorize(request.headers.get("authorization"), resource)
         require_right(claims, resource, Right.MANAGE, broker.now_ms())
-        if request.method == "POST":
+        if request.path == RESET:
+            if request.method != "POST":
+                return _json(405, {"error": "POST resets."})
+            await self._reset(_keeps_entities(request.body))
+        elif request.method == "POST":
             self._clock.advance(_advance_ms(request.body))
             await broker.engine.catch_up()
         elif request.method != "GET":
@@ -94,12 +103,23 @@ class ClockControl:
         return _json(200, {"now_ms": self._clock.now_ms(), "moved_ms": self._clock.moved_ms})
 
 
-def _advance_ms(body: bytes) -> Millis:
+def _said(body: bytes, name: str) -> object:
     try:
         said = json.loads(body)
     except (ValueError, RecursionError):
         said = None
-    ms = said.get("advance_ms") if isinstance(said, dict) else None
+    return said.get(name) if isinstance(said, dict) else None
+
+
+def _keeps_entities(body: bytes) -> bool:
+    keeps = _said(body, "keep_entities") if body else False
+    if not isinstance(keeps, bool):
+        raise ArgumentError('The body is {"keep_entities": true or false}.')
+    return keeps
+
+
+def _advance_ms(body: bytes) -> Millis:
+    ms = _said(body, "advance_ms")
     if type(ms) is not int or not 0 <= ms <= MAX_ADVANCE_MS:
         raise ArgumentError('The body is {"advance_ms": a number of milliseconds}.')
     return ms

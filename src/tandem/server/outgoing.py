@@ -196,6 +196,7 @@ _STATES: Final = {
     State.DEFERRED: encode_int(1),
     State.DEFERRED_LOCKED: encode_int(1),
     State.SCHEDULED: encode_int(2),
+    State.DELAYED: encode_int(2),
 }
 _u32: Final = Struct(">I").unpack_from
 _u64: Final = Struct(">Q").pack

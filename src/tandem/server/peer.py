@@ -28,9 +28,10 @@ from tandem.limits import (
 )
 from tandem.server import websocket
 from tandem.server.gateway import Gateway
+from tandem.server.namespaces import Choice, Hosted, http_handler, named
 from tandem.server.tls import RECORD, Tls
 from tandem.server.turns import Share
-from tandem.server.web import Web
+from tandem.server.web import HttpHandler, Web
 from tandem.store.api import Buffer
 
 if TYPE_CHECKING:
@@ -47,18 +48,20 @@ _AMQP: Final = b"AMQP"
 
 class Peer(asyncio.Protocol):
     __slots__ = (
-        "_first", "_gateway", "_has_more", "_is_clogged", "_is_held_back", "_is_in_handshake",
-        "_is_leaving", "_listener", "_patience", "_pending", "_share", "_socket", "_stall",
-        "_taken_from", "_tls", "_transport", "_web", "address", "heard_at", "is_busy",
-        "is_stranger", "serve_http", "turns",
+        "_first", "_gateway", "_has_more", "_hosted", "_is_clogged", "_is_held_back",
+        "_is_in_handshake", "_is_leaving", "_listener", "_patience", "_pending", "_share",
+        "_socket", "_stall", "_taken_from", "_tls", "_transport", "_web", "address", "heard_at",
+        "is_busy", "is_stranger", "serve_http", "turns",
     )  # fmt: skip
 
-    def __init__(self, listener: Listener, address: str) -> None:
+    def __init__(self, listener: Listener, address: str, hosted: tuple[Hosted, ...]) -> None:
+        self._hosted = hosted
+        """The namespaces that it can mean."""
         self.address = address
         """As the door counts it."""
         self.is_stranger = True
-        self.turns = listener.broker.turns
-        self.serve_http = listener.serve_http
+        self.turns = listener.directory.turns
+        self.serve_http: HttpHandler
         self.heard_at = listener.loop.time()
         """When something came last; kept up to date for strangers only."""
         self._listener = listener
@@ -103,6 +106,7 @@ class Peer(asyncio.Protocol):
         if self._gateway is not None:
             self._gateway.lost()
             self._gateway = None
+            self._listener.oversight.connections.closed += 1
         if self._is_in_handshake:
             self._is_in_handshake = False
             self._listener.handshakes.leave()
@@ -190,6 +194,10 @@ class Peer(asyncio.Protocol):
         self.hold_back()
 
     @property
+    def is_secure(self) -> bool:
+        return self._tls is not None
+
+    @property
     def waiting_bytes(self) -> int:
         """Written, and not taken by the peer."""
         return self._transport.get_write_buffer_size()
@@ -223,6 +231,26 @@ class Peer(asyncio.Protocol):
         self.hold_back()
 
     # --- the end ----------------------------------------------------------------------------------
+
+    def means(self, hosted: Hosted) -> bool:
+        """Whether it speaks to this namespace, or to none yet but this."""
+        if self._gateway is not None:
+            return self._gateway.broker is hosted.broker
+        return self._hosted == (hosted,)
+
+    def drain(self) -> None:
+        """The broker will stop: what is under way may come to its end."""
+        if self._gateway is not None:
+            self._gateway.drain()
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether it can go without losing anything."""
+        return not self.is_busy and (self._gateway is None or self._gateway.is_at_rest)
+
+    @property
+    def is_leaving(self) -> bool:
+        return self._is_leaving or self._transport.is_closing()
 
     def close(self) -> None:
         """The broker stops."""
@@ -357,23 +385,36 @@ class Peer(asyncio.Protocol):
     # --- which protocol ---------------------------------------------------------------------------
 
     def _decide(self, data: bytes) -> None:
-        if data.startswith(_AMQP):
+        if not self._hosted:  # the namespace of this port has gone
+            self._transport.abort()
+        elif data.startswith(_AMQP):
             self._begin_amqp(self._write)
             self._feed(data)
         elif data.startswith(RECORD) and self._tls is None:
             self._begin_tls(data)
         else:
+            chosen = http_handler(self._hosted, self._server_name)
+            self.serve_http = self._listener.oversight.over(chosen)
             self._web = Web(self)
             self._web.receive(data)
 
-    def _begin_amqp(self, write: Callable[[Sequence[Buffer]], None]) -> None:
+    def _begin_amqp(
+        self, write: Callable[[Sequence[Buffer]], None], host: str | None = None
+    ) -> None:
+        hosted = named(named(self._hosted, self._server_name), host)
+        self._listener.oversight.connections.opened += 1
         self._gateway = Gateway(
-            self._listener.broker,
+            hosted[0].broker,
             write,
             self.hang_up,
             peer=self._name,
             on_open=self.become_known,
+            choice=Choice(hosted) if len(hosted) > 1 else None,
         )
+
+    @property
+    def _server_name(self) -> str | None:
+        return None if self._tls is None else self._tls.server_name
 
     # --- WebSocket --------------------------------------------------------------------------------
 
@@ -385,7 +426,7 @@ class Peer(asyncio.Protocol):
             return
         self._web = None
         self._socket = websocket.WebSocket()
-        self._begin_amqp(self._write_framed)
+        self._begin_amqp(self._write_framed, request.headers.get("host"))
         data = rest()
         if data:
             self._receive_framed(data)

@@ -19,11 +19,13 @@ from uuid import UUID
 
 from tandem import limits
 from tandem.amqp.message import APPLICATION_PROPERTIES, PROPERTIES, VALUE, sections
+from tandem.amqp.performatives import RETRY_AFTER
 from tandem.amqp.types import (
     NULL,
     Array,
     Char,
     Float,
+    UInt,
     ULong,
     decode,
     decode_descriptor,
@@ -309,6 +311,7 @@ def reply(
     description: str,
     body: Mapping[str, object] | None = None,
     condition: str | None = None,
+    retry_after_ms: Millis | None = None,
 ) -> bytes:
     """The encoded answer of $management. Values of `body` say their AMQP type by their class: see
     `longs`, `timestamps`, `uuids`, `strings`."""
@@ -320,6 +323,8 @@ def reply(
     ]
     if condition is not None:
         said += (encode_string("errorCondition"), encode_symbol(condition))
+    if retry_after_ms is not None:
+        said += (encode_string(RETRY_AFTER), encode(UInt(retry_after_ms)))
     message = _addressed(request) + encode_described(APPLICATION_PROPERTIES, encode_map(said))
     if body is not None:
         message += encode_described(VALUE, encode(dict(body)))

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from time import sleep, thread_time
 from typing import Final
 
 from tandem.limits import MAX_TLS_HANDSHAKES, READ_BYTES
@@ -30,7 +31,13 @@ def harden(context: ssl.SSLContext) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     context.num_tickets = 0
+    context.sni_callback = _note_name
     return context
+
+
+def _note_name(connection: ssl.SSLSocket | ssl.SSLObject, name: str | None, _: object) -> None:
+    """The host name that the peer asks for; OpenSSL does not tell it later."""
+    connection.asked_for = name  # type: ignore[union-attr]
 
 
 class Tls:
@@ -80,6 +87,11 @@ class Tls:
             rest = rest[self._object.write(rest) :]
         return self._out.read()
 
+    @property
+    def server_name(self) -> str | None:
+        """The host that the peer wanted to reach, if it said so."""
+        return getattr(self._object, "asked_for", None)
+
     def to_send(self) -> bytes:
         """What TLS has to say by itself."""
         return self._out.read()
@@ -97,10 +109,16 @@ Shaken = Callable[[ssl.SSLError | None], None]
 class Handshakes:
     """Handshakes of one listener: a number at a time, worked out in one thread."""
 
-    def __init__(self, most: int = MAX_TLS_HANDSHAKES) -> None:
+    def __init__(
+        self, is_crowded: Callable[[], bool] = lambda: False, most: int = MAX_TLS_HANDSHAKES
+    ) -> None:
+        """`is_crowded`: whether somebody is served who asks for little. Then the thread rests for
+        as long as it works: handshakes are the most costly thing that strangers can ask for."""
+        self._is_crowded = is_crowded
         self._most = most
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tandem-tls")
         self._loop = asyncio.get_running_loop()
+        self._is_closed = False
         self.under_way = 0
         self.waiting: deque[Callable[[], None]] = deque()
 
@@ -120,10 +138,21 @@ class Handshakes:
 
     def go_on(self, tls: Tls, done: Shaken) -> None:
         """One step of a handshake; `done` gets what went wrong."""
-        step = self._loop.run_in_executor(self._thread, tls.shake)
+        if self._is_closed:
+            return  # its connection is being closed, too
+        step = self._loop.run_in_executor(self._thread, self._shake, tls)
         step.add_done_callback(partial(_report, done))
 
+    def _shake(self, tls: Tls) -> None:
+        began = thread_time()
+        try:
+            tls.shake()
+        finally:
+            if self._is_crowded():
+                sleep(thread_time() - began)
+
     def close(self) -> None:
+        self._is_closed = True
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Final, Protocol, TypeAlias
 
 from tandem import http
@@ -33,6 +34,8 @@ class Wire(Protocol):
     serve_http: HttpHandler
     is_stranger: bool
 
+    @property
+    def is_secure(self) -> bool: ...
     def send(self, data: bytes) -> None: ...
     def hang_up(self) -> None: ...
     def be_busy(self, is_busy: bool) -> None:
@@ -123,15 +126,20 @@ class Web:
         while following is not None:
             request = following
             await wire.turns.turn()
-            response = await wire.serve_http(request)
+            response = await wire.serve_http(replace(request, is_secure=wire.is_secure))
             # Whoever has no token has no connection either: it would be held for nobody.
             stays = request.keep_alive and response.status != _UNAUTHORIZED
+            stays = stays and response.stream is None
             is_head = request.method == "HEAD"
             wire.send(http.encode(response, keep_alive=stays, is_head=is_head))
+            if response.stream is not None:
+                wire.become_known()
+                async for piece in response.stream:
+                    wire.send(piece)
             if not stays:
                 wire.hang_up()
                 return
-            if response.status < _REFUSED:
+            if response.status < _REFUSED and not response.is_public:
                 wire.become_known()
             following = self._next(b"")
         self.go_on()

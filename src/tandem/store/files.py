@@ -32,6 +32,7 @@ from tandem.store.folder import (
     Segment,
     base_of,
     corrupt,
+    held_back,
     index_name,
     log_name,
     no_floor,
@@ -224,6 +225,9 @@ class FileStore:
             if place > max(self._indexes, default=0):
                 raise StoreError(f"place {place} is behind the last index")
             segments = self._segments
+            if place > self._floor:
+                written_ms = self._active_file.modified_ms()
+                place = held_back(self._disk, self.folder, place, self.end, written_ms)
             floor = segments[max(0, bisect_right(segments, place, key=base_of) - 1)].base
             if floor > self._floor:
                 # First of all, so that a missing file is known to be dropped, not lost.

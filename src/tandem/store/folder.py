@@ -5,6 +5,7 @@
     floor                  nothing before this place is needed any more
     *.spare                a dropped segment, to be used again: overwriting syncs faster
     *.new                  not finished; removed by the next open
+    *.hold                 a reader beside the broker needs the log from that place on
     lock                   held by the process that has the store open
 
 What lives here: `survey`, which reads the headers and writes nothing. What does not: what is done
@@ -18,7 +19,8 @@ import os
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from tandem.errors import CorruptLogError
+from tandem.errors import CorruptLogError, StoreError
+from tandem.limits import DISK_FREE_MIN_BYTES, MAX_HOLD_BYTES, MAX_HOLD_MS
 from tandem.store.api import GROUP_HEADER
 from tandem.store.disk import Disk, File
 from tandem.store.segment import (
@@ -28,6 +30,7 @@ from tandem.store.segment import (
     IndexHeader,
     SegmentHeader,
     unpack_floor,
+    unpack_hold,
     unpack_index,
     unpack_segment,
 )
@@ -168,6 +171,27 @@ def _follows(segment: Segment, following: Segment) -> bool:
         segment.header.number + 1 == following.header.number
         and segment.offset(following.base) <= segment.size
     )
+
+
+def held_back(disk: Disk, folder: str, place: int, end: int, written_ms: int) -> int:
+    """`place`, or the earlier one from which a reader beside the broker still needs the log.
+
+    A hold is a wish: one that its reader did not renew in time (counted back from the last write of
+    the log), that keeps too much, or that is damaged does not count, and none does while the disk
+    is nearly full. So a reader that died cannot fill the disk."""
+    names = [name for name in disk.list_folder(folder) if name.endswith(".hold")]
+    if not names or disk.free_bytes(folder) < 2 * DISK_FREE_MIN_BYTES:
+        return place
+    for name in names:
+        try:
+            file = disk.open(os.path.join(folder, name))
+            hold = unpack_hold(file.pread(HEAD, 0), name)
+        except (FileNotFoundError, Damage, StoreError):
+            continue
+        is_new = written_ms - file.modified_ms() <= min(hold.lasts_ms, MAX_HOLD_MS)
+        if is_new and end - hold.place <= min(hold.most_bytes, MAX_HOLD_BYTES):
+            place = min(place, hold.place)
+    return place
 
 
 def no_floor() -> CorruptLogError:

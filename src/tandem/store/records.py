@@ -27,7 +27,7 @@ from tandem.store.api import Buffer, Store
 
 # code, class, widths of the integers (B 1, I 4, Q 8 bytes), kinds of the rest:
 # s text, s? text or None, b bytes, b? bytes or None, p payload, p? payload or None
-_TABLE: Final[tuple[tuple[int, type[Change], str, str], ...]] = (
+TABLE: Final[tuple[tuple[int, type[Change], str, str], ...]] = (
     (1, changes.EntityCreated, "QIBIQ", "s s"),
     (2, changes.EntityUpdated, "QI", "s"),
     (3, changes.EntityDeleted, "QI", ""),
@@ -47,6 +47,11 @@ _TABLE: Final[tuple[tuple[int, type[Change], str, str], ...]] = (
     (17, changes.Noted, "QIBQI", "s?"),
     (18, changes.BodyMoved, "Q", "p"),
     (19, changes.Started, "Q", "s"),
+    (20, changes.Delayed, "QIBQ", "b? b"),
+    (21, changes.Reactivated, "QI", "b"),
+    (22, changes.CursorMoved, "QIIQQ", "s"),
+    (23, changes.CursorDropped, "QI", "s"),
+    (24, changes.TapTrimmed, "QIIQ", ""),
 )
 
 _PREFIX: Final = Struct("<BI")
@@ -85,9 +90,9 @@ class _Layout:
             raise TypeError(f"{cls.__name__} has fields {said}, its record has {expected}")
 
 
-_BY_CODE: Final = {row[0]: _Layout(*row) for row in _TABLE}
+_BY_CODE: Final = {row[0]: _Layout(*row) for row in TABLE}
 _BY_CLASS: Final = {layout.cls: layout for layout in _BY_CODE.values()}
-if not len(_BY_CODE) == len(_BY_CLASS) == len(_TABLE):
+if not len(_BY_CODE) == len(_BY_CLASS) == len(TABLE):
     raise TypeError("a code or a class stands twice in the table of records")
 
 _ENQUEUED: Final = _BY_CLASS[Enqueued]

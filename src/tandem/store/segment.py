@@ -26,14 +26,16 @@ _SEGMENT: Final = Struct("<8sIIQQQQ12xI")
 _GROUP: Final = Struct("<4sQQQIII")
 _INDEX: Final = Struct("<8sIIQQQI16xI")
 _FLOOR: Final = Struct("<8sIIQ36xI")
+_HOLD: Final = Struct("<8sIIQQQ20xI")
 HEAD: Final = 64
 """Bytes of the header of every file. In every version: magic (8), version (4), …, checksum (4)."""
-assert _SEGMENT.size == _INDEX.size == _FLOOR.size == HEAD
+assert _SEGMENT.size == _INDEX.size == _FLOOR.size == _HOLD.size == HEAD
 assert _GROUP.size == GROUP_HEADER
 
 _SEGMENT_MAGIC: Final = b"TandmLog"
 _INDEX_MAGIC: Final = b"TandmIdx"
 _FLOOR_MAGIC: Final = b"TandmFlr"
+_HOLD_MAGIC: Final = b"TandmHld"
 GROUP: Final = b"\xe7Grp"
 MARK: Final = b"\xe7Mrk"
 """Stands at the end of the log while nothing is being written: all before it is durable."""
@@ -80,6 +82,16 @@ class IndexHeader(NamedTuple):
     """The number of the group at `place`."""
     length: int
     checksum: int
+
+
+class Hold(NamedTuple):
+    """A reader of the log still needs it from `place` on."""
+
+    place: int
+    lasts_ms: int
+    """It counts so long after it was last written."""
+    most_bytes: int
+    """It counts as long as the log from `place` on is not longer."""
 
 
 # --- headers --------------------------------------------------------------------------------------
@@ -130,6 +142,15 @@ def unpack_floor(data: bytes, name: str) -> int:
     _opened(data, _FLOOR_MAGIC, name)
     place: int = _FLOOR.unpack_from(data)[3]
     return place
+
+
+def pack_hold(hold: Hold) -> bytes:
+    return _sealed(_HOLD.pack(_HOLD_MAGIC, FORMAT, HEAD, *hold, 0))
+
+
+def unpack_hold(data: bytes, name: str) -> Hold:
+    _opened(data, _HOLD_MAGIC, name)
+    return Hold(*_HOLD.unpack_from(data)[3:6])
 
 
 def pack_group(

@@ -14,11 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tandem.testing.broker import BrokerClock, TestBroker
-    from tandem.testing.local import LocalBroker
+    from tandem.testing.local import LocalBroker, LocalNamespace
     from tandem.testing.process import BrokerProcess
     from tandem.testing.proxy import DelayingProxy
 
-__all__ = ["BrokerClock", "BrokerProcess", "DelayingProxy", "LocalBroker", "TestBroker"]
+__all__ = [
+    "BrokerClock",
+    "BrokerProcess",
+    "DelayingProxy",
+    "LocalBroker",
+    "LocalNamespace",
+    "TestBroker",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -35,8 +42,8 @@ def __getattr__(name: str) -> Any:
             from tandem.testing.proxy import DelayingProxy
 
             return DelayingProxy
-        case "LocalBroker":
-            from tandem.testing.local import LocalBroker
+        case "LocalBroker" | "LocalNamespace":
+            from tandem.testing import local
 
-            return LocalBroker
+            return getattr(local, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

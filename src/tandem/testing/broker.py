@@ -11,11 +11,11 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from html import escape
 from http.client import HTTPConnection
 from types import TracebackType
 from typing import Final, Self
 
+from tandem.atom import description_elements
 from tandem.core.sas import sign
 
 ROOT: Final = "RootManageSharedAccessKey"
@@ -93,10 +93,17 @@ class TestBroker(ABC):
         fields = dict(part.split("=", 1) for part in self.connection_string.strip(";").split(";"))
         return fields[name]
 
+    @abstractmethod
+    def reset(self, *, keep_entities: bool = False) -> None:
+        """At once as if it were new: no entities, no messages; or with the same entities, all of
+        them empty. The clock stays as it is. Clients that have links open are told that their
+        entity is gone."""
+
     # --- its entities -----------------------------------------------------------------------------
 
     def create_queue(self, name: str, **settings: str | int | bool) -> None:
-        """`settings` are the elements of Azure's QueueDescription: `RequiresSession=True`."""
+        """`settings` are the elements of Azure's QueueDescription, and Tandem's own:
+        `RequiresSession=True`, `PriorityLevels=3`."""
         self.put(name, "QueueDescription", settings)
 
     def create_topic(self, name: str, **settings: str | int | bool) -> None:
@@ -107,12 +114,7 @@ class TestBroker(ABC):
 
     def put(self, path: str, kind: str, settings: Mapping[str, str | int | bool]) -> None:
         """Over plain HTTP, which the SDK's administration client cannot."""
-        elements = "".join(
-            f"<{name}>{escape(str(value).lower() if isinstance(value, bool) else str(value))}"
-            f"</{name}>"
-            for name, value in settings.items()
-        )
-        body = _ENTRY.format(kind, elements).encode()
+        body = _ENTRY.format(kind, description_elements(settings)).encode()
         self._request("PUT", f"{path}?api-version=2021-05", body, "application/atom+xml")
 
     def _request(self, method: str, target: str, body: bytes, content_type: str) -> bytes:
@@ -133,6 +135,10 @@ class TestBroker(ABC):
         body = json.dumps({"advance_ms": ms}).encode()
         now_ms = json.loads(self._request("POST", "$test/clock", body, "application/json"))
         return int(now_ms["now_ms"])
+
+    def _reset_remotely(self, keep_entities: bool) -> None:
+        body = json.dumps({"keep_entities": keep_entities}).encode()
+        self._request("POST", "$test/reset", body, "application/json")
 
     # --- its end ----------------------------------------------------------------------------------
 

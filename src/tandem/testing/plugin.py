@@ -16,15 +16,34 @@ import pytest
 
 if TYPE_CHECKING:
     from tandem.testing.broker import BrokerClock, TestBroker
+    from tandem.testing.local import LocalBroker, LocalNamespace
+    from tandem.testing.process import BrokerProcess
 
 
 @pytest.fixture(scope="session")
-def tandem_broker() -> Iterator[TestBroker]:
+def tandem_broker() -> Iterator[LocalBroker]:
     """One broker for the whole run, in a thread, with nothing on disk."""
     from tandem.testing.local import LocalBroker
 
     with LocalBroker.start() as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def tandem_process() -> Iterator[BrokerProcess]:
+    """One broker for the whole run, in a process of its own, with a clock that can be moved: for
+    tests that stop it, or whose code must not share the interpreter with it."""
+    from tandem.testing.process import TEST_CLOCK, BrokerProcess
+
+    with BrokerProcess.start(arguments=("--emulator", TEST_CLOCK)) as broker:
+        yield broker
+
+
+@pytest.fixture
+def tandem_namespace(tandem_broker: LocalBroker) -> Iterator[LocalNamespace]:
+    """A namespace for this test alone: nobody else's entities, a key and a clock of its own."""
+    with tandem_broker.namespace() as namespace:
+        yield namespace
 
 
 @pytest.fixture

@@ -56,6 +56,11 @@ class BrokerProcess(TestBroker):
             raise RuntimeError(f"the clock of a process can be moved with {TEST_CLOCK} only")
         return BrokerClock(self._move_remotely)
 
+    def reset(self, *, keep_entities: bool = False) -> None:
+        if TEST_CLOCK not in self._command:
+            raise RuntimeError(f"a process can be reset with {TEST_CLOCK} only")
+        self._reset_remotely(keep_entities)
+
     # --- its end ----------------------------------------------------------------------------------
 
     def stop(self) -> int:

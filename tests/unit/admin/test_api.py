@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from typing import Any
 
@@ -273,18 +272,6 @@ def test_the_namespace(client: Client) -> None:
     info = content_of(client.get("/$NamespaceInfo?api-version=2021-05"))
     assert (info.value("Name"), info.value("MessagingSKU")) == ("ns", "Standard")
     assert info.value("CreatedTime") == "2023-11-14T22:13:20.000Z"
-
-
-def test_health_needs_no_key(client: Client) -> None:
-    """And does not hide a queue of that name from who has one."""
-    client.put("/health", "QueueDescription")
-    assert client.get("/health?api-version=2021-05").children[1].text == "health"
-    client.token = None
-    response = client("GET", "/health")
-    assert response.status == 200
-    assert json.loads(response.body) == {"status": "healthy", "message": "Service is healthy."}
-    detail(client("GET", "/health?api-version=2021-05"), 401)
-    detail(client("DELETE", "/health"), 401)
 
 
 @pytest.mark.parametrize(

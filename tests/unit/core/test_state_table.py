@@ -16,12 +16,17 @@ LEGAL = """
     LOCKED           return  WAITING
     LOCKED           defer   DEFERRED
     LOCKED           remove  GONE
+    LOCKED           delay   DELAYED
     DEFERRED         lock    DEFERRED_LOCKED
     DEFERRED         remove  GONE
+    DEFERRED         activate  WAITING
     DEFERRED_LOCKED  return  DEFERRED
     DEFERRED_LOCKED  defer   DEFERRED
+    DEFERRED_LOCKED  delay   DEFERRED
     DEFERRED_LOCKED  remove  GONE
     SCHEDULED        remove  GONE
+    DELAYED          activate  WAITING
+    DELAYED          remove  GONE
 """
 FOLLOWING = {
     (State[before], Trigger[trigger.upper()]): State[then]

@@ -41,6 +41,7 @@ from tandem.core.commands import (
     Settle,
     UpdateEntity,
 )
+from tandem.core.cursors import Cursors
 from tandem.core.effects import (
     Attached,
     Deliver,
@@ -207,7 +208,7 @@ class World:
         alive: set[int] = set()
         for queue in self.namespace.entities:
             shown = queue.browse(0, _ALL, None)
-            alive.update(delivery.body for delivery in shown)
+            alive.update(queue.every_body())
             tally = Counter(int(delivery.state) for delivery in shown)
             assert queue.counts == [tally[state] for state in range(len(State))], queue.path
         assert alive == self.payloads.keys() - self.freed
@@ -491,8 +492,27 @@ def facts(namespace: Namespace) -> dict[str, Sequence[object]]:
             queue.created_ms,
             queue.updated_ms,
             namespace.rules(queue.path) if queue.kind.name == "SUBSCRIPTION" else (),
+            () if queue.arrivals is None else _living(queue),
+            () if queue.cursors is None else _readers(queue.cursors),
         )
     return found
+
+
+def _living(queue: Queue) -> tuple[object, ...]:
+    """The order of arrival of what is there."""
+    assert queue.arrivals is not None
+    pairs = zip(queue.arrivals.positions, queue.arrivals.numbers, strict=True)
+    return queue.arrivals.last, [each for each in pairs if queue.find(each[1]) is not None]
+
+
+def _readers(cursors: Cursors) -> tuple[object, ...]:
+    return (
+        {name: (each.retention_ms, each.positions) for name, each in cursors.by_name.items()},
+        cursors.floors,
+        cursors.held_bytes,
+        sorted(cursors.every_body()),
+        cursors.edits,
+    )
 
 
 def _body(payload: bytes) -> bytes:

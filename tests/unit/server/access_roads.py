@@ -17,7 +17,7 @@ from tandem.core import commands as c
 from tandem.core.rules import Rule, TrueFilter
 from tandem.errors import Refused, UnauthorizedError
 from tandem.model import Symbol, Timestamp
-from tandem.settings import QueueSettings, SubscriptionSettings, TopicSettings
+from tandem.settings import PrioritySettings, QueueSettings, SubscriptionSettings, TopicSettings
 from tests.unit.server.access_world import OF_SESSION, OTHER, PAYLOAD, Role, World
 from tests.unit.server.desk import encode_request, longs, uuids
 from tests.unit.server.visitor import UNAUTHORIZED, Refusal, Visitor
@@ -132,6 +132,11 @@ async def _no_token(world: World, role: Role) -> None:
 # --- $management ----------------------------------------------------------------------------------
 
 
+def full_name(operation: str) -> str:
+    """Azure's are called by their last word, others in full."""
+    return operation if ":" in operation else f"com.microsoft:{operation}"
+
+
 def _operation(name: str, *commands: type[object]) -> Callable[[Any], Any]:
     """A row for an operation: the function makes ready, and gives the entity and the request. The
     node is attached while an expired token still holds, so that the request itself is judged."""
@@ -142,7 +147,7 @@ def _operation(name: str, *commands: type[object]) -> Callable[[Any], Any]:
             visitor = await world.visit(role, path, is_expired=False)
             node = await visitor.node(f"{path}/$management")
             world.expire(role)
-            await visitor.ask(node, encode_request(f"com.microsoft:{name}", body))
+            await visitor.ask(node, encode_request(full_name(name), body))
 
         ROWS.append(Row("$management", name, commands, attempt))
 
@@ -200,6 +205,81 @@ async def _delete(world: World) -> tuple[str, object]:
     return path, {"message-count": 10, "enqueued-time-utc": now}
 
 
+@_operation("tandem:survey", c.Survey)
+async def _survey(world: World) -> tuple[str, object]:
+    return await world.queue(), {}
+
+
+@_operation("tandem:advance", c.Advance)
+async def _advance(world: World) -> tuple[str, object]:
+    return await world.queue(), {}
+
+
+@_operation("tandem:split", c.Advance)
+async def _split(world: World) -> tuple[str, object]:
+    return await world.queue(), {"parts": 2}
+
+
+@_operation("tandem:scan", c.Scan)
+async def _scan(world: World) -> tuple[str, object]:
+    path = await world.queue()
+    await world.fill(path)
+    return path, {}
+
+
+@_operation("tandem:move-cursor", c.MoveCursor)
+async def _move_cursor(world: World) -> tuple[str, object]:
+    return await world.queue(), {"name": "reader", "position": 1}
+
+
+@_operation("tandem:open-tap", c.OpenTap)
+async def _open_tap(world: World) -> tuple[str, object]:
+    return await world.queue(), {"name": "reader", "retention": 1_000}
+
+
+@_operation("tandem:drop-cursor", c.DropCursor)
+async def _drop_cursor(world: World) -> tuple[str, object]:
+    return await world.queue(), {"name": "reader"}
+
+
+@_operation("tandem:change-priority", c.ChangePriority)
+async def _change_priority(world: World) -> tuple[str, object]:
+    path = await world.queue(priority=PrioritySettings())
+    numbers = await world.fill(path)
+    return path, {"sequence-number": numbers, "level": 9}
+
+
+@_operation("tandem:browse", c.Browse)
+async def _search(world: World) -> tuple[str, object]:
+    path = await world.queue()
+    await world.fill(path)
+    return path, {"filter": "1=1"}
+
+
+@_operation("tandem:discard", c.Discard)
+async def _discard(world: World) -> tuple[str, object]:
+    path = await world.queue()
+    return path, {"sequence-numbers": longs(await world.deferred(path))}
+
+
+@_operation("tandem:reactivate", c.Reactivate)
+async def _reactivate(world: World) -> tuple[str, object]:
+    path = await world.queue()
+    return path, {"sequence-numbers": longs(await world.deferred(path))}
+
+
+@_operation("tandem:dead-letter-session", c.DeadLetterSession)
+async def _dead_letter_session(world: World) -> tuple[str, object]:
+    path = await world.queue(requires_session=True)
+    await world.fill(path, OF_SESSION)
+    return path, {"session-id": "one"}
+
+
+@_operation("tandem:count-sessions", c.CountSessions)
+async def _count_sessions(world: World) -> tuple[str, object]:
+    return await world.queue(requires_session=True), {}
+
+
 @_operation("get-message-sessions", c.ListSessions)
 async def _sessions(world: World) -> tuple[str, object]:
     path = await world.queue(requires_session=True)
@@ -221,7 +301,7 @@ async def _remove_rule(world: World) -> tuple[str, object]:
     return path, {"rule-name": "$Default"}
 
 
-@_operation("enumerate-rules")
+@_operation("enumerate-rules", c.Remark)
 async def _rules(world: World) -> tuple[str, object]:
     _, path = await world.topic()
     return path, {"top": 10, "skip": 0}
@@ -411,6 +491,12 @@ COMMANDS: dict[type[object], Callable[[str], c.Command]] = {
     c.Detach: lambda path: c.Detach(1_000_000),
     c.ReceiveDeferred: lambda path: c.ReceiveDeferred(path, [1], 1),
     c.Browse: c.Browse,
+    c.Survey: c.Survey,
+    c.Advance: lambda path: c.Advance(path, 0, 0, 1),
+    c.Scan: lambda path: c.Scan(path, 0, 0, 1, 1, 1),
+    c.MoveCursor: lambda path: c.MoveCursor(path, "reader", 0, 1),
+    c.OpenTap: lambda path: c.OpenTap(path, "reader", 1_000),
+    c.DropCursor: lambda path: c.DropCursor(path, "reader"),
     c.Settle: lambda path: c.Settle(path, [TOKEN], c.Disposition.COMPLETE),
     c.Renew: lambda path: c.Renew(path, [TOKEN]),
     c.DeleteMessages: lambda path: c.DeleteMessages(path, 1, 1),
@@ -419,6 +505,10 @@ COMMANDS: dict[type[object], Callable[[str], c.Command]] = {
     c.SetSessionState: lambda path: c.SetSessionState(path, "one", None, 1),
     c.GetSessionState: lambda path: c.GetSessionState(path, "one", 1),
     c.ListSessions: c.ListSessions,
+    c.CountSessions: c.CountSessions,
+    c.DeadLetterSession: lambda path: c.DeadLetterSession(path, "one"),
+    c.Discard: lambda path: c.Discard(path, [1]),
+    c.Reactivate: lambda path: c.Reactivate(path, [1]),
     c.Declare: lambda path: c.Declare(),
     c.Discharge: lambda path: c.Discharge(1_000_000),
     c.Loaded: lambda path: c.Loaded(1_000_000, {}),
@@ -426,7 +516,7 @@ COMMANDS: dict[type[object], Callable[[str], c.Command]] = {
 }
 """Each kind of command, about an entity. Whether it makes sense is not asked here."""
 
-INSIDE = {c.ChangePriority, c.Loaded, c.Remark}
+INSIDE = {c.Loaded}
 """Commands that no road leads to: the engine's own, and those of roads that are not built yet."""
 
 

@@ -25,6 +25,7 @@ from tandem.core.effects import Deliver, Delivery, Effect
 from tandem.core.sas import sign
 from tandem.server.broker import Broker
 from tandem.server.listener import Listener
+from tandem.server.namespaces import Directory
 from tandem.settings import AccessRight, AuthorizationRule, QueueSettings, TopicSettings
 from tandem.store.memory import MemoryStore
 from tests.unit.server.visitor import Refusal, Visitor
@@ -250,7 +251,7 @@ async def world() -> AsyncIterator[World]:
     await broker.engine.execute(
         c.CreateQueue(OTHER, QueueSettings(authorization_rules=entity_rules("elsewhere")))
     )
-    listener = Listener(broker, AdminApi(broker).handle)
+    listener = Listener(Directory.of(broker, AdminApi(broker).handle))
     port = await listener.bind("127.0.0.1", 0)
     try:
         yield World(broker, clock, port)

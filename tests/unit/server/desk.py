@@ -140,6 +140,11 @@ class Reply:
         )
 
 
+def full_name(operation: str) -> str:
+    """Azure's operations are named without their prefix; Tandem's own with it."""
+    return operation if ":" in operation else f"com.microsoft:{operation}"
+
+
 class Desk:
     """The broker of `management`, for one connection."""
 
@@ -149,6 +154,7 @@ class Desk:
         self.effects: list[Effect] = []
         self.links: dict[str, int] = {}
         self.stalls = False
+        self.refusals: list[str] = []
         self.turns = Turns()
         self.engine: AsyncEngine
 
@@ -200,6 +206,15 @@ class Desk:
     def link_named(self, name: str) -> int | None:
         return self.links.get(name)
 
+    def sender_of(self, path: str, claims: Claims) -> str:
+        return "somebody"
+
+    def body(self, number: int) -> bytes:
+        return self.engine.body(number)
+
+    def refused(self, condition: str) -> None:
+        self.refusals.append(condition)
+
     def random_bits(self, count: int) -> int:
         return self.clock.random_bits(count)
 
@@ -237,9 +252,7 @@ class Desk:
         self, operation: str, body: object = None, *, path: str = "q", **properties: Any
     ) -> Reply:
         """By a request as rhea writes it."""
-        return await self.raw(
-            encode_request(f"com.microsoft:{operation}", body, **properties), path=path
-        )
+        return await self.raw(encode_request(full_name(operation), body, **properties), path=path)
 
     async def ask_as_sdk(
         self,

@@ -111,7 +111,7 @@ def test_the_engine() -> None:
 
 def test_every_operation_has_a_row() -> None:
     """What `$management` can be asked is in the matrix, to the last operation."""
-    rows = {f"com.microsoft:{row.what}" for row in ROWS if row.road == "$management"}
+    rows = {roads.full_name(row.what) for row in ROWS if row.road == "$management"}
     assert rows == set(OPERATIONS)
 
 

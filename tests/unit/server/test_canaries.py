@@ -189,7 +189,7 @@ def run(folder: Path, log: Path) -> str:
         (folder / "policies.json").write_text(broken)
         refused = serve(folder, log)
         said.append(refused.communicate(timeout=60)[0])
-        assert refused.returncode == 1
+        assert refused.returncode == 2
     return "".join(said)
 
 

@@ -23,6 +23,7 @@ from tandem.engine.engine import Tuning
 from tandem.limits import MAX_OUTPUT_TOTAL
 from tandem.server.broker import Broker
 from tandem.server.listener import Listener
+from tandem.server.namespaces import Directory
 from tandem.server.peer import Peer
 from tandem.store.memory import MemoryStore
 
@@ -41,7 +42,7 @@ def _serving(work: Callable[[Broker, int], Awaitable[None]], tuning: Tuning | No
             "default", MemoryStore(), on_failure=failures.append, tuning=tuning
         )
         await broker.execute(CreateQueue("q"), everything())
-        listener = Listener(broker, _no_http)
+        listener = Listener(Directory.of(broker, _no_http))
         port = await listener.bind("127.0.0.1", 0)
         try:
             async with asyncio.timeout(60):
@@ -192,7 +193,7 @@ def test_what_waits_for_all_peers_is_bounded() -> None:
 
     async def run() -> None:
         broker = await Broker.open("default", MemoryStore(), on_failure=lambda error: None)
-        listener = Listener(broker, _no_http)
+        listener = Listener(Directory.of(broker, _no_http))
         large, small, third = (_Clogged(MAX_OUTPUT_TOTAL // share) for share in (2, 3, 4))
         for peer in (large, small):
             listener.clogged(cast(Peer, peer))

@@ -19,6 +19,7 @@ from tests.unit.server.desk import (
     Desk,
     Reply,
     encode_request,
+    full_name,
     longs,
     messages_of,
     run,
@@ -121,6 +122,19 @@ RIGHTS = {
     "remove-rule": Right.LISTEN,
     "enumerate-rules": Right.LISTEN,
     "batch-delete-messages": Right.LISTEN,
+    "tandem:survey": Right.LISTEN,
+    "tandem:advance": Right.LISTEN,
+    "tandem:split": Right.LISTEN,
+    "tandem:scan": Right.LISTEN,
+    "tandem:move-cursor": Right.LISTEN,
+    "tandem:open-tap": Right.MANAGE,
+    "tandem:drop-cursor": Right.LISTEN,
+    "tandem:change-priority": Right.MANAGE,
+    "tandem:browse": Right.LISTEN,
+    "tandem:discard": Right.LISTEN,
+    "tandem:reactivate": Right.LISTEN,
+    "tandem:dead-letter-session": Right.LISTEN,
+    "tandem:count-sessions": Right.LISTEN,
 }
 WELL_FORMED: dict[str, object] = {
     "from-sequence-number": Long(1),
@@ -132,6 +146,12 @@ WELL_FORMED: dict[str, object] = {
     "session-id": "s",
     "rule-name": "r",
     "rule-description": {},
+    "parts": Int(2),
+    "name": "reader",
+    "position": Int(1),
+    "retention": Int(1_000),
+    "level": Int(0),
+    "sequence-number": Long(1),
 }
 
 
@@ -154,7 +174,7 @@ def test_who_may_ask(operation: str) -> None:
         desk.claims = Claims({"": Grant("", Right.ALL, desk.now_ms())})
         assert (await desk.ask(operation, WELL_FORMED)).status == 401, "expired"
 
-    assert {f"com.microsoft:{name}" for name in RIGHTS} == set(management.OPERATIONS)
+    assert {full_name(name) for name in RIGHTS} == set(management.OPERATIONS)
     run(scene)
 
 

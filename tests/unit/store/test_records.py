@@ -37,7 +37,7 @@ def _changes(row: tuple[int, type[Change], str, str]) -> st.SearchStrategy[Chang
     return st.tuples(*fields, *others).map(lambda values: make(*values))
 
 
-any_change = st.one_of([_changes(row) for row in records._TABLE])
+any_change = st.one_of([_changes(row) for row in records.TABLE])
 
 SENT = Enqueued(1, 2, 3, 4, 0, 2**64 - 1, 0, 7, 1, 0, 0, 5, "s", "", b"{}", b"payload")
 
@@ -48,8 +48,8 @@ def decoded(body: bytes) -> list[Change]:
 
 def test_every_change_has_a_record_and_every_code_is_fixed() -> None:
     """A code that moves makes old logs unreadable: the list only ever grows at its end."""
-    assert {row[1] for row in records._TABLE} == set(KINDS)
-    assert [(row[0], row[1].__name__) for row in records._TABLE] == [
+    assert {row[1] for row in records.TABLE} == set(KINDS)
+    assert [(row[0], row[1].__name__) for row in records.TABLE] == [
         (1, "EntityCreated"),
         (2, "EntityUpdated"),
         (3, "EntityDeleted"),
@@ -69,6 +69,11 @@ def test_every_change_has_a_record_and_every_code_is_fixed() -> None:
         (17, "Noted"),
         (18, "BodyMoved"),
         (19, "Started"),
+        (20, "Delayed"),
+        (21, "Reactivated"),
+        (22, "CursorMoved"),
+        (23, "CursorDropped"),
+        (24, "TapTrimmed"),
     ]
 
 

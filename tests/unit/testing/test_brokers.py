@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tandem.app import ServeOptions
 from tandem.client import Client, OutgoingMessage
+from tandem.config import ServerConfig
 from tandem.errors import ArgumentError
 from tandem.testing import BrokerProcess, LocalBroker, TestBroker
 
@@ -158,7 +158,7 @@ def test_the_control_needs_the_right_to_manage() -> None:
 
 def test_test_mode_is_for_this_machine_only() -> None:
     with pytest.raises(ArgumentError, match="--test-clock"):
-        ServeOptions(Path("x"), host="0.0.0.0", has_test_clock=True).validate()
+        ServerConfig(Path("x"), host="0.0.0.0", has_test_clock=True).validate()
 
 
 def test_test_mode_is_announced(tmp_path: Path) -> None:

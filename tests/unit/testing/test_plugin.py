@@ -25,6 +25,25 @@ def test_it(tandem_broker, tandem_connection_string, tandem_clock):
 def test_it_is_the_same_broker(tandem_broker):
     with Client(tandem_broker.connection_string) as client:
         assert client.entities.get_queue("orders")
+
+
+def test_a_namespace_of_its_own(tandem_namespace):
+    tandem_namespace.create_queue("orders")
+    tandem_namespace.clock.advance(days=1)
+    with Client(tandem_namespace.connection_string) as client:
+        assert client.browse("orders") == []
+
+
+def test_a_process(tandem_process):
+    tandem_process.create_queue("orders")
+    tandem_process.clock.advance(days=1)
+    with Client(tandem_process.connection_string) as client, client.sender("orders") as sender:
+        sender.send(b"x")
+    tandem_process.kill()
+    tandem_process.restart()
+    with Client(tandem_process.connection_string) as client:
+        assert len(client.browse("orders")) == 1
+    tandem_process.reset()
 """
 
 
@@ -48,7 +67,7 @@ def test_the_fixtures(tmp_path: Path) -> None:
         cwd=tmp_path,
     )  # fmt: skip
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "2 passed" in result.stdout
+    assert "4 passed" in result.stdout
 
 
 def _plugin(folder: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""The command line as an operator meets it."""
+"""`tandem store` as an operator meets it."""
 
 from __future__ import annotations
 
