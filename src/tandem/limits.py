@@ -67,6 +67,8 @@ MAX_MESSAGE_KB: Final = 102_400
 held in memory once while it is written, so this is also the largest single allocation."""
 MAX_BATCH_BYTES: Final = 1 * MIB
 """A batch in one transfer (Service Bus premium)."""
+BATCH_ENVELOPE: Final = 4 * KIB
+"""What a batch may be larger than a message: its envelope repeats properties of the first one."""
 MAX_BATCH_MESSAGES: Final = 4_500
 """Messages of one batch: bounds the length of one command, and so the wait of everybody else."""
 

@@ -30,7 +30,7 @@ def test_it_sees_a_lost_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """The canary: a syphon that does not look for earlier messages is found out."""
     monkeypatch.setattr(Hand, "must_look", property(lambda _: False))
     found: list[str] = []
-    for seed in (4, 6, 8, 10):
+    for seed in (4, 16, 14, 2):
         found += tell(seed, 1.0, ordered=True, kill_every_s=20.0).wrong
         if found:
             break

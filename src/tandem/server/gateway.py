@@ -53,6 +53,7 @@ from tandem.errors import (
     UnauthorizedError,
 )
 from tandem.limits import (
+    BATCH_ENVELOPE,
     CHURN_PER_S,
     KIB,
     MAX_BATCH_BYTES,
@@ -487,6 +488,9 @@ class Gateway:
         inlet = link.context = Inlet(self, link, path)
         size = max(queue.max_message_bytes, 256 * KIB)
         if link.accept(max_message_size=size, properties={BATCH_SIZE: size}):
+            # The SDK for Python fills its batches by a count that leaves the envelope out. Each
+            # message is held against the limit again, by core.
+            link.max_message_size = size + BATCH_ENVELOPE
             inlet.grant()
 
     def _check_exists(self, path: str, shown: str) -> Any:
@@ -588,10 +592,9 @@ class Gateway:
     def _tracked(self, error: p.Error) -> p.Error:
         """The same for what the protocol itself refuses: a message too large, a broken frame."""
         tracking = self.broker.new_tracking_id()
-        said = error.description or error.condition
-        self.refused(error.condition)
+        condition = error.condition
+        said = error.description or condition
+        self.refused(condition)
         facts = about(peer=self.peer, tracking_id=tracking)
-        log.info(
-            "%s: %s (%s) TrackingId:%s", self.peer, said, error.condition, tracking, extra=facts
-        )
+        log.info("%s: %s (%s) TrackingId:%s", self.peer, said, condition, tracking, extra=facts)
         return replace(error, description=f"{said} TrackingId:{tracking}")

@@ -52,6 +52,7 @@ from tandem.amqp.types import (
 from tandem.errors import ArgumentError, MessageSizeExceededError, ProtocolError
 from tandem.limits import (
     MAX_BATCH_BYTES,
+    MAX_BATCH_MESSAGES,
     MAX_MESSAGE_ID,
     MAX_PARTITION_KEY,
     MAX_PROPERTIES,
@@ -104,9 +105,15 @@ def messages_of(
         raise MessageSizeExceededError(
             f"The batch has {len(payload)} bytes; at most {MAX_BATCH_BYTES} are allowed."
         )
+    # A few too many are not bytes that cannot be read: who sends them shall learn what is wrong.
+    inside = batch_messages(payload, most=2 * MAX_BATCH_MESSAGES)
+    if len(inside) > MAX_BATCH_MESSAGES:
+        raise MessageSizeExceededError(
+            f"The batch has {len(inside)} messages; at most {MAX_BATCH_MESSAGES} are allowed."
+        )
     messages: list[AmqpMessage] = []
     try:
-        for inner in batch_messages(payload):
+        for inner in inside:
             messages.append(message_of(inner, random_bits))
     except ArgumentError as error:
         raise ArgumentError(f"Message {len(messages) + 1} of the batch: {error}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -162,3 +163,24 @@ def test_a_session_that_was_lost(broker: LocalBroker, client: Any) -> None:
         (message,) = holder.receive_messages(max_wait_time=5)
         assert str(message) == "x"
         holder.complete_message(message)
+
+
+@pytest.mark.req("T17")
+@pytest.mark.parametrize("size", [100, 1_000])
+def test_a_batch_that_the_sdk_calls_full_is_taken(
+    broker: LocalBroker, client: Any, size: int
+) -> None:
+    """The loop of every sample: add until ValueError, send. The SDK counts without the envelope."""
+    queue = f"filled-{size}"
+    broker.create_queue(queue)
+    added = 0
+    with client.get_queue_sender(queue) as sender:
+        batch = sender.create_message_batch()
+        with suppress(ValueError):
+            while True:
+                message = sdk.ServiceBusMessage(b"x" * size, message_id=f"{size}-{added:09}")
+                batch.add_message(message)
+                added += 1
+        sender.send_messages(batch)
+    with Client(broker.connection_string) as lean:
+        assert sum(1 for _ in lean.browse_all(queue)) == added

@@ -424,3 +424,10 @@ def test_properties_are_those_of_the_general_reader(found: dict[str, Value], is_
         body = b"\xd1" + size + count + body[3:]
     payload = encode_message(message_id="i") + t.encode_described(m.APPLICATION_PROPERTIES, body)
     assert repr(taken(payload).properties) == repr(AmqpMessage(payload).properties)
+
+
+def test_a_batch_of_too_many_says_so() -> None:
+    one = b"\x00\x53\x75\xa0\x07\x00\x53\x75\xa0\x02hi"
+    assert len(messages_of(one * 4_500, BATCH, lambda bits: 1)) == 4_500
+    with pytest.raises(MessageSizeExceededError, match="4501 messages; at most 4500"):
+        messages_of(one * 4_501, BATCH, lambda bits: 1)
