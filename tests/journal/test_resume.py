@@ -103,6 +103,15 @@ def test_a_file_for_each_hour_and_its_name_says_from_where_to_where(tmp_path: Pa
     assert table(tmp_path / "out").num_rows == 6_006
 
 
+def test_what_is_known_of_many_messages_lies_in_a_file(
+    log: Path, whole: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond a bound the table of messages is mapped, and says the same."""
+    monkeypatch.setattr("tandem.journal.join.SPILL_ROWS", 512)
+    write_journal(log, tmp_path)
+    assert table(tmp_path) == whole
+
+
 def test_two_journals_do_not_write_to_one_folder(log: Path, tmp_path: Path) -> None:
     journal = Journal(JournalOptions(log, tmp_path))
     with pytest.raises(StoreError, match="another journal"):

@@ -3,6 +3,7 @@ each a JVM of its own, as on a real one. For tests and benchmarks."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import signal
@@ -67,7 +68,7 @@ class StandaloneCluster:
                     env=env,
                     stdout=out,
                     stderr=subprocess.STDOUT,
-                    start_new_session=True,
+                    preexec_fn=_die_with_parent,
                 )
             )
         return log
@@ -110,6 +111,11 @@ class StandaloneCluster:
                     continue
             process.wait(PATIENCE_S)
         self._stack.close()
+
+
+def _die_with_parent() -> None:
+    """In the child: whatever ends us, no JVM is left behind."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 def python_workers_of(root: int) -> list[int]:

@@ -61,11 +61,12 @@ def _run(options: argparse.Namespace) -> int:
         from tandem.journal.run import Journal, JournalOptions
     except ImportError as error:
         raise ArgumentError("This needs pyarrow: pip install 'tandem[journal]'") from error
-    with suppress(OSError):
-        os.nice(10)  # the broker goes first; what is late is read later
     stop = Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+    if not options.once:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: stop.set())
+        with suppress(OSError):
+            os.nice(10)  # the broker goes first; what is late is read later
     journal = Journal(
         JournalOptions(
             options.folder,

@@ -63,7 +63,9 @@ def add_commands(commands: Any) -> None:
         description="Runs the pipelines over one or several journals and writes DIR/report.html, "
         "which needs no network, and DIR/tables, as Parquet and CSV.",
     )
-    report.add_argument("journal", nargs="+", metavar="JOURNAL", help="folder of a journal")
+    report.add_argument(
+        "journal", nargs="+", type=_place, metavar="JOURNAL", help="folder of a journal"
+    )
     report.add_argument("--out", type=Path, required=True, metavar="DIR")
     report.add_argument("--no-audit", action="store_true", help="leave the audit out: it is half")
     _add_view(report)
@@ -96,7 +98,10 @@ def _add_live(parser: argparse.ArgumentParser, default: str | None) -> None:
         f"({told})",
     )
     parser.add_argument(
-        "--checkpoint", metavar="DIR", help="how far it has come; a later run goes on from there"
+        "--checkpoint",
+        type=_place,
+        metavar="DIR",
+        help="how far it has come; a later run goes on from there",
     )
 
 
@@ -112,8 +117,12 @@ def _add_view(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_journal_pipeline(parser: argparse.ArgumentParser, name: str) -> None:
-    parser.add_argument("journal", nargs="+", metavar="JOURNAL", help="folder of a journal")
-    parser.add_argument("--out", required=True, metavar="DIR", help="where the tables go")
+    parser.add_argument(
+        "journal", nargs="+", type=_place, metavar="JOURNAL", help="folder of a journal"
+    )
+    parser.add_argument(
+        "--out", required=True, type=_place, metavar="DIR", help="where the tables go"
+    )
     _add_view(parser)
     _add_live(parser, None)
     _add_spark(parser)
@@ -121,8 +130,12 @@ def _add_journal_pipeline(parser: argparse.ArgumentParser, name: str) -> None:
 
 
 def _add_audit(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("journal", nargs="+", metavar="JOURNAL", help="folder of a journal")
-    parser.add_argument("--out", required=True, metavar="DIR", help="where the tables go")
+    parser.add_argument(
+        "journal", nargs="+", type=_place, metavar="JOURNAL", help="folder of a journal"
+    )
+    parser.add_argument(
+        "--out", required=True, type=_place, metavar="DIR", help="where the tables go"
+    )
     parser.add_argument(
         "--broker",
         action="append",
@@ -145,7 +158,7 @@ def _add_capture(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "entity", nargs="+", help="a queue, topic/Subscriptions/name, queue/$DeadLetterQueue"
     )
-    parser.add_argument("--out", required=True, metavar="DIR")
+    parser.add_argument("--out", required=True, type=_place, metavar="DIR")
     parser.add_argument("--format", choices=("parquet", "delta"), default="parquet")
     parser.add_argument(
         "--body-schema", metavar="DDL", help="of JSON bodies, for a column `data`: 'id BIGINT, …'"
@@ -160,7 +173,7 @@ def _add_capture(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_replay(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("capture", metavar="DIR", help="what `capture` wrote")
+    parser.add_argument("capture", type=_place, metavar="DIR", help="what `capture` wrote")
     parser.add_argument("--into", required=True, metavar="ENTITY", help="a queue or a topic")
     parser.add_argument("--from", dest="start", type=_time, metavar="TIME", help="UTC if no zone")
     parser.add_argument("--to", dest="end", type=_time, metavar="TIME")
@@ -170,7 +183,9 @@ def _add_replay(parser: argparse.ArgumentParser) -> None:
         "--tasks", type=int, default=2, metavar="N", help="1 keeps all in order (2)"
     )
     parser.add_argument("--keep-ids", action="store_true", help="the ids that messages had")
-    parser.add_argument("--checkpoint", metavar="DIR", help="to go on after an interruption")
+    parser.add_argument(
+        "--checkpoint", type=_place, metavar="DIR", help="to go on after an interruption"
+    )
     _add_connection(parser)
     _add_spark(parser)
     parser.set_defaults(run=_needs_spark("run_replay"))
@@ -189,6 +204,11 @@ def _add_syphon(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tasks", type=int, metavar="N", help="at most one a backlog queue")
     _add_spark(parser)
     parser.set_defaults(run=_needs_spark("run_syphon"))
+
+
+def _place(text: str) -> str:
+    """A folder, or the URI of one. Spark may have been started elsewhere, so it is whole."""
+    return text if "://" in text else os.path.abspath(text)
 
 
 def _seconds(text: str) -> int:

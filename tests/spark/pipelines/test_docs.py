@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
+import runpy
 import shlex
 from pathlib import Path
 
@@ -25,6 +25,17 @@ def blocks(kind: str) -> list[str]:
     return re.findall(rf"^```{kind}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 
+def test_the_commands_are_understood() -> None:
+    """Each as it stands there; `make test-docs` and the test below run them."""
+    from tandem.cli import parser
+
+    for words in commands_of(PAGE):
+        if words[0] == "tandem":
+            plain = words[1 : words.index(">")] if ">" in words else words[1:]
+            assert parser(plain).parse_args(plain).run
+
+
+@pytest.mark.long
 def test_the_page(
     spark: SparkSession,
     tmp_path: Path,
@@ -63,8 +74,10 @@ def test_the_page(
     assert Path("report/report.html").stat().st_size > 1_000_000
     (program,) = blocks("python")
     capsys.readouterr()
-    (tmp_path / "program.py").write_text(program)
-    code = compile((tmp_path / "program.py").read_text(), "program.py", "exec")
-    exec(code, {"__name__": "program"})  # in the session of the tests
+    runpy.run_path(_written(tmp_path / "program.py", program))  # in the session of the tests
     assert "orders" in capsys.readouterr().out
-    assert os.getcwd() == str(tmp_path)
+
+
+def _written(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)

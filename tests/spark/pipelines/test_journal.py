@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -408,8 +408,16 @@ def test_a_batch_that_is_done_again_counts_once(
     assert merged["wait_count"] == 4 * rows_of(latency(cube, ()))[0]["wait_count"]
 
 
+@pytest.fixture
+def passing(spark: SparkSession) -> Iterator[SparkSession]:
+    """As the sessions of pipelines are: a file that cannot be read does not end the job."""
+    spark.conf.set("spark.sql.files.ignoreCorruptFiles", "true")
+    yield spark
+    spark.conf.unset("spark.sql.files.ignoreCorruptFiles")
+
+
 @pytest.mark.req("D8")
-def test_bad_records_go_to_quarantine(spark: SparkSession, tmp_path: Path) -> None:
+def test_bad_records_go_to_quarantine(passing: SparkSession, tmp_path: Path) -> None:
     """A row that makes no sense, and a file that is none: said, with the reason, and passed."""
     shop = Shop(messages=100, outage=None).make()
     shop.add(2, "exploded", np.full(2, shop.begin_ms), "orders", entity_id=2, entity_kind="queue")
@@ -417,16 +425,15 @@ def test_bad_records_go_to_quarantine(spark: SparkSession, tmp_path: Path) -> No
     journal = shop.write(tmp_path / "journal")
     (whole,) = journal.rglob("*.parquet")
     (whole.parent / "torn.parquet").write_bytes(whole.read_bytes()[:2_000])
-    spark.conf.set("spark.sql.files.ignoreCorruptFiles", "true")  # as the sessions of pipelines
     outcome, tables = run_once(
-        spark, [PIPELINES["rates"]], [str(journal)], VIEW, str(tmp_path / "out"), Span(),
+        passing, [PIPELINES["rates"]], [str(journal)], VIEW, str(tmp_path / "out"), Span(),
         lambda _: None,
     )  # fmt: skip
     assert outcome.quarantined == 4
     assert sum(row["completed"] for row in rows_of(tables["rates"])) == sum(
         shop.counts("completed").values()
     ) - 1  # fmt: skip
-    rows = rows_of(spark.read.parquet(str(tmp_path / "out" / "quarantine")))
+    rows = rows_of(passing.read.parquet(str(tmp_path / "out" / "quarantine")))
     reasons = Counter(row["reason"].partition(" (")[0] for row in rows)
     assert reasons["unknown kind: exploded"] == 2
     assert reasons["wait_ms is negative"] == 1

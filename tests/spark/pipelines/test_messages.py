@@ -135,6 +135,7 @@ def test_bodies_that_do_not_fit_are_in_quarantine(
     ] * 2
 
 
+@pytest.mark.long
 @pytest.mark.req("D4")
 def test_a_capture_as_a_delta_table(
     spark: SparkSession, broker: LocalBroker, tmp_path: Path

@@ -67,6 +67,13 @@ class Lines:
             self._told, self._next = text, now + self._every_s
 
 
+class Nothing:
+    """For --quiet."""
+
+    def show(self, standing: Standing) -> None:
+        """Not shown."""
+
+
 class Bar:
     """For a terminal."""
 
@@ -94,8 +101,11 @@ class Bar:
 @contextmanager
 def progress(label: str, *, is_quiet: bool = False) -> Iterator[Progress]:
     """The right one for where stderr goes."""
-    if is_quiet or not sys.stderr.isatty():
-        yield Lines(label, sys.stderr, float("inf") if is_quiet else LINE_S)
+    if is_quiet:
+        yield Nothing()
+        return
+    if not sys.stderr.isatty():
+        yield Lines(label, sys.stderr)
         return
     bar = Bar(label)
     with bar.rich:

@@ -23,7 +23,7 @@ def rates(cube: DataFrame, window_s: int) -> DataFrame:
         count_of(("expired",)).alias("expired"),
         count_of(("dead_lettered",)).alias("dead_lettered"),
         count_of(("duplicate_dropped",)).alias("duplicates_dropped"),
-        count_of(SENT, "bytes").alias("bytes_in"),
+        count_of(ARRIVALS, "bytes").alias("bytes_in"),
         count_of(DELIVERIES, "bytes").alias("bytes_out"),
         F.sum("net").alias("net"),
     )

@@ -14,6 +14,7 @@ Row: TypeAlias = Mapping[str, Any]
 Figure: TypeAlias = dict[str, Any]
 
 SERIES: Final = ("@blue", "@orange", "@green", "@pink", "@sky", "@yellow")
+PAIRING: Final = ("@red", "@pink", "@yellow", "@grey")
 STATES: Final = {
     "scheduled": ("Scheduled", "@sky"),
     "waiting": ("Waiting", "@blue"),
@@ -21,8 +22,6 @@ STATES: Final = {
     "in_vain": ("In vain", "@orange"),
     "given_up": ("Given up", "@red"),
 }
-_FADED: Final = {"receive": 0.7, "empty receive": 0.45, "peek": 0.35, "ping": 0.25}
-"""Kinds of pairing's operations, all in one colour."""
 _WAYS: Final = ("sent_straight", "sent_around", "brought_home")
 _MS: Final = (1, 10, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000, 86_400_000)
 _MS_TEXT: Final = ("1 ms", "10 ms", "100 ms", "1 s", "10 s", "1 min", "10 min", "1 h", "1 day")
@@ -197,15 +196,14 @@ def states(rows: Sequence[Row]) -> Figure:
 
 
 def costs(rows: Sequence[Row]) -> Figure:
-    """Billed operations by entity, the kinds stacked; pairing in its own colour."""
+    """Billed operations by entity, the kinds stacked; those of pairing in colours of their own."""
     data: list[Figure] = []
     entities = list(dict.fromkeys(row["entity"] for row in rows))
-    kinds = list(dict.fromkeys((row["operation"], row["is_pairing"]) for row in rows))
-    kinds.sort(key=lambda kind: kind[1])
-    colors = iter(SERIES)
-    for operation, is_pairing in kinds:
+    kinds = sorted({(bool(row["is_pairing"]), row["operation"]) for row in rows}, key=_rank)
+    colors = {False: iter(SERIES), True: iter(PAIRING)}
+    for is_pairing, operation in kinds:
         of = [
-            row for row in rows if (row["operation"], row["is_pairing"]) == (operation, is_pairing)
+            row for row in rows if (row["is_pairing"], row["operation"]) == (is_pairing, operation)
         ]
         data.append(
             {
@@ -213,10 +211,7 @@ def costs(rows: Sequence[Row]) -> Figure:
                 "name": f"{operation} (pairing)" if is_pairing else operation,
                 "y": [row["entity"] for row in of],
                 "x": [row["operations"] for row in of],
-                "marker": {
-                    "color": "@red" if is_pairing else next(colors, "@grey"),
-                    "opacity": _FADED.get(operation, 1) if is_pairing else 1,
-                },
+                "marker": {"color": next(colors[is_pairing], "@grey")},
                 "hovertemplate": "%{y}: %{x:,.0f} operations",
             }
         )  # fmt: skip
@@ -231,6 +226,13 @@ def costs(rows: Sequence[Row]) -> Figure:
             "categoryorder": "array", "categoryarray": entities[::-1],
         },
     )  # fmt: skip
+
+
+def _rank(kind: tuple[bool, str]) -> tuple[bool, int, str]:
+    """Pairing last; the usual operations in their usual order."""
+    is_pairing, operation = kind
+    usual = ("send", "receive", "empty receive", "peek")
+    return is_pairing, usual.index(operation) if operation in usual else len(usual), operation
 
 
 def outage(rows: Sequence[Row], window_s: int, span: tuple[datetime, datetime] | None) -> Figure:

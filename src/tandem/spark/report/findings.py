@@ -67,7 +67,7 @@ def named(tables: Mapping[str, Sequence[Row]], levels: Sequence[Row]) -> dict[st
         entity = row["entity"]
         text = f"{row['namespace']}: {entity}" if homes[entity] > 1 else entity
         has_levels = row.get("level") is not None and of_entity[row["namespace"], entity] > 1
-        return f"{text} · level {row['level']}" if has_levels else text
+        return f"{text}\u00a0·\u00a0level\u00a0{row['level']}" if has_levels else text
 
     return {
         name: [{**row, "label": label(row)} if row.get("entity") else row for row in rows]
@@ -103,12 +103,14 @@ def throughput(
             f"{rate(busiest['completed_per_s'])} a second. "
         )
     failed = _sum(rates, "dead_lettered")
+    sent = [row for row in rates if row["entity_kind"] != "subscription"]  # which has copies
     lead += (
         f"{count(_sum(rates, 'returned'))} deliveries came back, {count(failed)} messages were "
         f"dead-lettered, {count(_sum(rates, 'expired'))} expired. "
-        f"{size(_sum(rates, 'bytes_in'))} came in, {size(_sum(rates, 'bytes_out'))} went out."
+        f"{size(_sum(sent, 'bytes_in'))} came in, {size(_sum(rates, 'bytes_out'))} went out."
     )
-    ordered = sorted(rates, key=lambda row: -row["arrived"])
+    served = [row for row in rates if row["entity_kind"] != "topic"]
+    ordered = sorted(served, key=lambda row: -row["arrived"])
     table = Table(
         ("Entity", "Arrived", "Completed", "Came back", "Dead", "Expired", "Waiting", "Bytes in"),
         [
@@ -226,7 +228,8 @@ def time_spent(states: Sequence[Row]) -> Section:
         f"{length(total['in_vain'])}; given up is the time of messages that expired or were "
         f"dead-lettered: {length(total['given_up'])}."
     )
-    entities = sorted(by_entity, key=lambda entity: -sum(by_entity[entity].values()))
+    entities = [entity for entity in by_entity if any(by_entity[entity].values())]
+    entities.sort(key=lambda entity: -sum(by_entity[entity].values()))
     rows = [
         {
             "entity": entity,

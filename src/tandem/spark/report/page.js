@@ -27,7 +27,7 @@
         paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
         font: { family: getComputedStyle(document.body).fontFamily, size: 13, color: color("ink") },
         margin: { l: 64, r: 12, t: 34, b: 46 },
-        legend: { orientation: "h", x: 0, y: 1, xanchor: "left", yanchor: "bottom", font: { size: 13 } },
+        legend: { orientation: "h", x: 0, y: 1, xanchor: "left", yanchor: "bottom", traceorder: "normal", font: { size: 13 } },
         hoverlabel: { bgcolor: color("paper"), bordercolor: color("line"), font: { color: color("ink") } },
         ...layout, ...axes,
       }, { responsive: true, displayModeBar: false });

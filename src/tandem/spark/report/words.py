@@ -70,7 +70,7 @@ def percent(share: float | None) -> str:
 def money(amount: float | None, currency: str) -> str:
     if amount is None:
         return NONE
-    digits = 2 if amount >= 1 or amount == 0 else 4
+    digits = 2 if amount >= 0.01 or amount == 0 else 4
     return f"{amount:,.{digits}f} {currency}".strip()
 
 

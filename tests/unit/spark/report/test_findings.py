@@ -22,7 +22,12 @@ def level(entity: str, number: int | None = 0, **more: Any) -> dict[str, Any]:
 def test_levels_are_named_where_there_are_several() -> None:
     levels = [level("a", 0), level("a", 1), level("b", 0), level("b", None)]
     (rows,) = named({"x": levels}, levels).values()
-    assert [row["label"] for row in rows] == ["a · level 0", "a · level 1", "b", "b"]
+    assert [row["label"] for row in rows] == [
+        "a\u00a0·\u00a0level\u00a00",
+        "a\u00a0·\u00a0level\u00a01",
+        "b",
+        "b",
+    ]
     twice = [level("a"), {**level("a"), "namespace": "m"}]
     (rows,) = named({"x": twice}, twice).values()
     assert [row["label"] for row in rows] == ["n: a", "m: a"]

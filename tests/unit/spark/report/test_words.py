@@ -36,7 +36,8 @@ def test_sizes_money_plural() -> None:
         "–", "5 B", "1.5 kB", "250 kB", "3.0 GB", "2.0 TB",
     ]  # fmt: skip
     assert words.money(1234.5, "USD") == "1,234.50 USD"
-    assert words.money(0.01234, "USD") == "0.0123 USD"
+    assert words.money(0.01234, "USD") == "0.01 USD"
+    assert words.money(0.00123, "USD") == "0.0012 USD"
     assert words.plural(1, "message") == "1 message"
     assert words.plural(1_000, "entry", "entries") == "1,000 entries"
     assert (words.rate(3.14), words.rate(3_140), words.rate(None)) == ("3.1", "3,140", "–")
