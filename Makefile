@@ -39,7 +39,7 @@ ARGS    ?=
 
 export PYTHONPATH := $(CURDIR)
 .DEFAULT_GOAL := help
-.PHONY: docs test-browser bench-console bench bench-testing help demo tour test properties check format requirements model simulate powercut kill bench-core bench-client bench-overlap sql fuzz hostile connections timing sdk-suite sdk-samples test-js test-interop clean outage outage-hours bench-pairing preemption simulate-agrees autoscale bench-priority-peers priority-order starvation bench-priority bench-spark spark-exactness bench-journal audit-faults test-docs bench-start test-cluster bench-report bench-spark-syphon
+.PHONY: test-spark docs test-browser bench-console bench bench-testing help demo tour test properties check format requirements model simulate powercut kill bench-core bench-client bench-overlap sql fuzz hostile connections timing sdk-suite sdk-samples test-js test-interop clean outage outage-hours bench-pairing preemption simulate-agrees autoscale bench-priority-peers priority-order starvation bench-priority bench-spark spark-exactness bench-journal audit-faults test-docs bench-start test-cluster bench-report bench-spark-syphon
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -150,6 +150,9 @@ bench-journal: $(READY) ## What the journal costs: events/s into Parquet, and th
 
 audit-faults: $(READY) ## The audit: HONEST runs with kills have no offender, each of FAULTS planted faults is found
 	$(PY) -m tests.journal.faults --runs $(HONEST) --faults $(FAULTS) $(ARGS)
+
+test-spark: $(READY) $(CHROMIUM) ## Every test of Spark, the long ones too: the report, its page in a browser
+	$(BIN)/pytest -q tests/spark tests/unit/spark $(ARGS)
 
 test-cluster: $(READY) ## Capture, syphon and report on a standalone Spark cluster: a master, two workers
 	$(BIN)/pytest -q -m long tests/spark/test_cluster.py $(ARGS)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tandem.client import Client
 from tandem.testing import BrokerProcess
@@ -22,7 +22,10 @@ CHROMIUM = (
 )
 
 
-@pytest.fixture(scope="session")
+expect.set_options(timeout=60_000)  # a busy machine is slow, not wrong
+
+
+@pytest.fixture(scope="module")  # while it is open, no other test can run an event loop
 def browser() -> Iterator[Browser]:
     if CHROMIUM is None:
         pytest.skip("no chromium here: `make test-browser` says how to get it")
@@ -60,7 +63,7 @@ def page(browser: Browser, broker: BrokerProcess) -> Iterator[Page]:
             else wrongs.append(f"asked {request.url}")
         ),
     )
-    page.set_default_timeout(15_000)
+    page.set_default_timeout(60_000)
     page.goto(address(broker))
     page.fill("input[name=key]", broker.connection_string)
     page.click("button[type=submit]")

@@ -24,7 +24,12 @@ from tandem.workers.targets import Attainment, Histogram
 from .conftest import address, pictures
 
 NASTY = """<img src=x onerror="alert('x')"><script>alert(1)</script>"'&"""
-pytestmark = [pytest.mark.req("C4"), pytest.mark.xdist_group("browser")]
+pytestmark = [
+    pytest.mark.req("C4"),
+    pytest.mark.xdist_group("browser"),
+    # A socket that the SDK forgot when its broker was killed.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 
 def go(page: Page, broker: BrokerProcess, where: str) -> None:
@@ -206,7 +211,7 @@ def test_a_pair_is_seen_to_fail_over_and_is_told_what_to_do(
                 expect(state).to_have_text("failed over")
                 expect(page.locator("#backlog tr:has-text('contoso')")).to_contain_text("1")
                 primary.restart()
-                expect(state).to_have_text("healthy", timeout=30_000)
+                expect(state).to_have_text("healthy")
                 page.click("#pairs tr:has-text('shop') button:has-text('Engage')")
                 expect(state).to_have_text("failed over")
                 page.click("#pairs tr:has-text('shop') button:has-text('Mark healthy')")
@@ -278,7 +283,7 @@ def story(broker: BrokerProcess) -> None:
         broker.create_topic("updates")
         broker.create_subscription("updates", "gold")
         client.entities.create_queue("work", PriorityLevels=5)
-        client.entities.create_queue("contoso/x-servicebus-transfer/0")
+        client.entities.create_queue("fabrikam/x-servicebus-transfer/0")
         with client.sender("orders") as sender:
             sender.send_all(
                 [OutgoingMessage(f'{{"order": {n}}}'.encode(), subject="order") for n in range(30)]
@@ -290,7 +295,7 @@ def story(broker: BrokerProcess) -> None:
             sender.send_all([OutgoingMessage(b"x", session_id=f"cart-{n % 7}") for n in range(20)])
         with client.sender("work") as sender:
             sender.send_all([OutgoingMessage(b"x", priority=n % 5) for n in range(60)])
-        with client.sender("contoso/x-servicebus-transfer/0") as sender:
+        with client.sender("fabrikam/x-servicebus-transfer/0") as sender:
             sender.send_all([OutgoingMessage(b"x") for _ in range(12)])
     entities = [
         {"path": "orders", "state": "failed over", "since_ms": 65_000, "backlogged": 12},

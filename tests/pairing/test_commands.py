@@ -102,10 +102,7 @@ def test_the_service(
 
 
 @pytest.mark.req("N9")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_stopping_it(
-    primary: LocalBroker, secondary: LocalBroker, tmp_path: Path, number: signal.Signals
-) -> None:
+def test_stopping_it(primary: LocalBroker, secondary: LocalBroker, tmp_path: Path) -> None:
     """Ctrl-C: what it has in hand, for a destination that refuses, is given back at once, and the
     exit code is 0."""
     primary.create_queue("orders")
@@ -117,7 +114,7 @@ def test_stopping_it(
     for line in running.stdout:
         if "orders is held back" in line:
             break
-    running.send_signal(number)
+    running.send_signal(signal.SIGINT)  # the outages do it with SIGTERM
     told, problems = running.communicate(timeout=100)
     assert running.returncode == 0, problems
     assert "Traceback" not in told + problems

@@ -41,6 +41,7 @@ from tandem.pairing import (
     Probe,
     SideFaulted,
     pair_namespace,
+    probing,
 )
 from tandem.pairing import aio as paired_aio
 from tandem.pairing.options import BACKLOG_SETTINGS
@@ -265,11 +266,14 @@ def enable(broker: LocalBroker, queue: str) -> None:
 @pytest.mark.req("N4")
 @pytest.mark.req("N8")
 @pytest.mark.parametrize("how", list(Probe))
-def test_a_primary_that_is_silent(primary: LocalBroker, secondary: LocalBroker, how: Probe) -> None:
+def test_a_primary_that_is_silent(
+    primary: LocalBroker, secondary: LocalBroker, how: Probe, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It takes connections and says nothing: a time-out is a failure, also of a link that was never
     open, of a batch, and of a probe. It speaks again: the sender is back."""
     primary.create_queue("orders")
     chosen = options(probe=how, primary_name="p", send_timeout=timedelta(seconds=1))
+    monkeypatch.setattr(probing, "MIN_PROBE_S", 1.0)
     with Turnstile(primary.port) as turnstile:
         way_in = primary.connection_string.replace(primary.address, f"127.0.0.1:{turnstile.port}")
         with pair_namespace(way_in, secondary.connection_string, chosen) as bus:
@@ -333,12 +337,15 @@ def test_a_backlog_queue_that_fails(primary: LocalBroker, secondary: LocalBroker
         senders = [bus.get_queue_sender("orders") for _ in range(6)]
         for sender in senders:
             sender.send_messages(ServiceBusMessage("x"))
-        disable(secondary, "localhost/x-servicebus-transfer/0")
+        chosen = senders[0]._course.queue
+        assert chosen is not None
+        disable(secondary, f"localhost/x-servicebus-transfer/{chosen.place}")
         for sender in senders:
             sender.send_messages(ServiceBusMessage("y"))
         assert len(bus.status().out_of_rotation) == 1
-        assert depth(secondary, "localhost/x-servicebus-transfer/1") >= 6
-        disable(secondary, "localhost/x-servicebus-transfer/1")
+        other = f"localhost/x-servicebus-transfer/{1 - chosen.place}"
+        assert depth(secondary, other) >= 6
+        disable(secondary, other)
         with pytest.raises(BacklogUnavailableError, match="none of the 2 backlog queues"):
             senders[0].send_messages(ServiceBusMessage("z"))
 

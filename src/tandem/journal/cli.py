@@ -66,7 +66,7 @@ def _run(options: argparse.Namespace) -> int:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
         with suppress(OSError):
-            os.nice(10)  # the broker goes first; what is late is read later
+            os.nice(15)  # the broker goes first; what is late is read later
     journal = Journal(
         JournalOptions(
             options.folder,

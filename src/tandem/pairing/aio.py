@@ -204,12 +204,8 @@ class PairedNamespace:
 
     @staticmethod
     async def _close_clients(clients: Sequence[Any]) -> None:
-        for client in clients:
-            try:
-                await client.close()
-            except Exception:  # noqa: BLE001 - the SDK trips in many ways
-                # The other side may be gone; what it held ends with the connection.
-                _log.debug("a client did not close", exc_info=True)
+        # At once: the SDK takes up to a second for each, until a task of its own looks up.
+        await asyncio.gather(*map(_close_client, clients))
 
     async def close(self) -> None:
         """Both sides, the syphon, and all senders."""
@@ -221,8 +217,7 @@ class PairedNamespace:
         for task in (self._watcher, *self._tasks):
             task.cancel()
         await asyncio.gather(self._watcher, *self._tasks, return_exceptions=True)
-        for sender in list(self._senders):
-            await sender.close()
+        await asyncio.gather(*(sender.close() for sender in list(self._senders)))
         everything = [self.primary_client, self._probe_client, *self.secondary_clients]
         await self._close_clients(everything)
 
@@ -231,6 +226,14 @@ class PairedNamespace:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+async def _close_client(client: Any) -> None:
+    try:
+        await client.close()
+    except Exception:  # noqa: BLE001 - the SDK trips in many ways
+        # The other side may be gone; what it held ends with the connection.
+        _log.debug("a client did not close", exc_info=True)
 
 
 class _Look:
@@ -309,9 +312,8 @@ class PairedSender:
     async def close(self) -> None:
         self._is_closed = True
         self._bus._senders.discard(self)
-        for sender in (self._primary, *self._backlog.values()):
-            if sender is not None:
-                await self._end(sender)
+        senders = [self._primary, *self._backlog.values()]
+        await asyncio.gather(*(self._end(each) for each in senders if each is not None))
         self._backlog.clear()
 
     async def __aenter__(self) -> Self:

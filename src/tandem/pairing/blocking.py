@@ -218,8 +218,10 @@ class PairedNamespace:
         self._pair.sides.end(PRIMARY)
         self._pair.sides.end(SECONDARY)
         self._watcher.join(_JOIN_S)
-        for sender in list(self._senders):
-            sender.close()
+        # At once: the SDK takes up to a second for each, until a thread of its own looks up.
+        ends = [self._start(sender.close) for sender in list(self._senders)]
+        for end in ends:
+            end.join(_JOIN_S)
         self._end_side(PRIMARY)
         self._end_side(SECONDARY)
 
@@ -354,7 +356,7 @@ class PairedSender:
     def drop_backlog_sender(self, queue: BacklogQueue) -> Any:
         sender = self._backlog.pop(queue, None)
         if sender is not None:
-            _end(sender)
+            self._bus._start(_end, sender)  # which may take its time
 
     @staticmethod
     def sleep(seconds: float) -> Any:

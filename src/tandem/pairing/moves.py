@@ -230,7 +230,7 @@ class Elsewhere:
         self._at: dict[tuple[str, str], int] = {}
         """(queue, sender) → sequence number below which the queue has nothing of it."""
         self._clear: dict[tuple[str, str], int] = {}
-        """… → for messages of the sender up to this number the whole queue was looked through."""
+        """… → the queue has nothing of the sender that comes before this number."""
 
     def unclear(self, items: Iterable[Item]) -> dict[tuple[str, str], int]:
         """(queue, sender) → the highest number for which it has to be looked through."""
@@ -248,20 +248,20 @@ class Elsewhere:
         return self._at.get(key, 0)
 
     def looked(self, key: tuple[str, str], number: int, seen: Iterable[Seen]) -> bool:
-        """One page, from `start` on; an empty one is the end. True: no need to look further now."""
+        """One page, from `start` or before it; an empty one is the end. True: no need to look
+        further now."""
         at = None
         for each in seen:
             at = each.number
             if each.stamp is not None and each.stamp.sender == key[1]:
                 # In one queue the numbers of a sender rise: this one is its lowest.
                 self._at[key] = at
-                if each.stamp.number >= number:
-                    self._is_clear(key, number)
+                self._is_clear(key, each.stamp.number)
                 return True
         if at is None:
             self._is_clear(key, number)
             return True
-        self._at[key] = at + 1
+        self._at[key] = max(at + 1, self.start(key))
         return False
 
     def _is_clear(self, key: tuple[str, str], number: int) -> None:

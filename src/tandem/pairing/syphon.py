@@ -131,8 +131,7 @@ class Syphon:
 
     async def _end(self) -> None:
         await self._end_tasks()
-        for sender in self._senders.values():
-            await _closed(sender)
+        await asyncio.gather(*map(_closed, self._senders.values()))
         await _closed(self._client)
 
     # --- what it shows ----------------------------------------------------------------------------
@@ -150,6 +149,11 @@ class Syphon:
         if self.flow.in_hand:
             return False
         return not any(self._pair.depth(queue).waiting for queue in self._queues)
+
+    def something_moved(self) -> None:
+        """What others have waited for may have gone: they need not be patient."""
+        for drain in self._drains:
+            drain.hurry()
 
     # --- sending home -----------------------------------------------------------------------------
 
@@ -248,9 +252,12 @@ class _Drain:
         with suppress(*FAILURES, TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 await self._give_back(list(self._hand.items.values()))
-        for each in (self._receiver, *self._browsers.values(), self._client, self._browser):
-            await _closed(each)
+        await asyncio.gather(*map(_closed, (self._receiver, *self._browsers.values())))
+        await asyncio.gather(_closed(self._client), _closed(self._browser))
         self._count(self._receiver)
+
+    def hurry(self) -> None:
+        self._blocked_s = BLOCKED_S
 
     # --- one round --------------------------------------------------------------------------------
 
@@ -368,9 +375,16 @@ class _Drain:
                 if not page or page[-1].number >= highest:
                     break
             hand.look(seen)
+        # A queue is gone through once, for all senders that have used it.
+        queues: dict[str, dict[tuple[str, str], int]] = {}
         for key, number in self._elsewhere.unclear(hand.items.values()).items():
-            async for page in self._pages(key[0], self._elsewhere.start(key)):
-                if self._elsewhere.looked(key, number, page):
+            queues.setdefault(key[0], {})[key] = number
+        for queue, unclear in queues.items():
+            async for page in self._pages(queue, min(map(self._elsewhere.start, unclear))):
+                for key in list(unclear):
+                    if self._elsewhere.looked(key, unclear[key], page):
+                        del unclear[key]
+                if not unclear:
                     break
 
     async def _pages(self, queue: str, number: int) -> AsyncIterator[list[Seen]]:
@@ -458,6 +472,7 @@ class _Drain:
         else:
             self.flow.completed += len(items)
             self._hand.settled(items)
+            self._syphon.something_moved()
 
     async def _refuse(self, items: Sequence[Item], reason: str, why: str) -> None:
         _log.warning("%s: %d messages are dead-lettered: %s", self._path, len(items), why)

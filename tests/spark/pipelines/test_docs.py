@@ -73,6 +73,8 @@ def test_the_page(
         assert main(words[1:][: words.index(">") - 1 if ">" in words else None]) == 0, words
     assert Path("report/report.html").stat().st_size > 1_000_000
     (program,) = blocks("python")
+    # The JVM of the tests was started in another folder.
+    program = program.replace('["journal"]', f"[{str(tmp_path / 'journal')!r}]")
     capsys.readouterr()
     runpy.run_path(_written(tmp_path / "program.py", program))  # in the session of the tests
     assert "orders" in capsys.readouterr().out

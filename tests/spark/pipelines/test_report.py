@@ -21,6 +21,7 @@ from tandem.client import Client, OutgoingMessage
 from tandem.testing import LocalBroker
 
 pytestmark = [
+    pytest.mark.long,  # `make test-spark`: a minute and a half
     pytest.mark.xdist_group("spark"),
     pytest.mark.usefixtures("spark"),  # a command takes the session that is there
 ]

@@ -159,6 +159,8 @@ def test_other_queues_of_a_sender() -> None:
     assert elsewhere.looked(key, 11, [Seen(52, ("q", None), Stamp("me", 12))])
     assert not any(elsewhere.is_before(each) for each in items)
     assert elsewhere.unclear(items) == {}
+    assert not elsewhere.looked(key, 30, [Seen(40, ("q", None), Stamp("you", 2))]), "before it"
+    assert elsewhere.start(key) == 52
     later = stamped(9, "me", 20, "0.3")
     assert elsewhere.is_before(later), "it has been there again in between"
     assert elsewhere.start(key) == 52, "and that is not passed over"
@@ -166,6 +168,23 @@ def test_other_queues_of_a_sender() -> None:
     assert elsewhere.is_before(later)
     assert elsewhere.looked(key, 20, [])
     assert not elsewhere.is_before(later)
+
+
+@pytest.mark.req("N9")
+def test_what_comes_before_the_first_elsewhere_may_go() -> None:
+    """A sender has used two queues in turns: 1 to 3 here, 4 and 5 there, 6 here. What it sent first
+    need not wait for what it sent there later. (Found by the outages: a backlog that came
+    home at a crawl, because all in hand waited for 4.)"""
+    here = [stamped(n, "me", n, "0.1") for n in (1, 2, 3, 6)]
+    there = [stamped(n, "me", n, "0.0") for n in (4, 5)]
+    mine, theirs = Elsewhere(), Elsewhere()
+    assert mine.unclear(here) == {("0.1", "me"): 6}
+    assert mine.looked(("0.1", "me"), 6, [Seen(7, ("q", None), Stamp("me", 4))])
+    assert [mine.is_before(each) for each in here] == [False, False, False, True]
+    assert theirs.looked(("0.0", "me"), 5, [Seen(1, ("q", None), Stamp("me", 1))])
+    assert all(map(theirs.is_before, there))
+    assert theirs.looked(("0.0", "me"), 5, [Seen(8, ("q", None), Stamp("me", 6))])
+    assert not any(map(theirs.is_before, there))
 
 
 def test_holds() -> None:
