@@ -27,7 +27,10 @@ from tandem.spark.pipelines.running import Outcome
 from tandem.testing import LocalBroker
 from tests.spark.standalone import python_workers_of
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = [
+    pytest.mark.long,  # `make test-spark`
+    pytest.mark.xdist_group("spark"),
+]
 
 
 @pytest.fixture(scope="module")
