@@ -15,7 +15,10 @@ from tandem.client import Client, OutgoingMessage
 from tandem.testing import LocalBroker
 from tests.house.test_docs import commands_of
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = [
+    pytest.mark.long,  # `make test-spark`
+    pytest.mark.xdist_group("spark"),
+]
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "pipelines.md").read_text(encoding="utf-8")
 POOLS = '[[pool]]\nname = "p"\nworker = "tandem.workers:Worker"\n[[pool.level]]\nname = "a"\nqueue = "orders"\n'  # noqa: E501

@@ -26,7 +26,10 @@ from tandem.workers.options import Target
 from tandem.workers.pools_file import read_pools
 from tests.spark.journals import BEGIN, Shop
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = [
+    pytest.mark.long,  # `make test-spark`
+    pytest.mark.xdist_group("spark"),
+]
 
 Rows: TypeAlias = list[dict[str, Any]]
 TARGETS = (
