@@ -34,6 +34,7 @@ CAP_MIB = 384
 PER_SECOND = 80.0
 STANDSTILL_S = 0.5
 """So late, the calm client itself was not run: the figures of the broker say nothing then."""
+MOST_TRIES = 6
 _SLACK_S = 60
 LOOPS = {"loop-a": "loop-b", "loop-b": "loop-a"}
 
@@ -45,6 +46,7 @@ class Result:
     twin_ms: float
     attacked_ms: float
     resident_mib: float
+    stood_still_s: float
     deed: dict[str, int]
     wrongs: list[str]
 
@@ -124,22 +126,20 @@ async def _run(
     await running
     if calm.trouble is not None:
         wrongs.append(calm.trouble)
-    if calm.stood_still_s > STANDSTILL_S:
-        wrongs.append(f"the machine stood still for {calm.stood_still_s:.1f} s: measure again")
     if calm.missing:
         wrongs.append(f"{calm.missing} messages of the calm client are missing")
     if calm.duplicates:
         wrongs.append(f"{calm.duplicates} messages came twice")
+    resident = 0.0
     if broker.process.poll() is not None:
         wrongs.append(f"the broker ended with {broker.process.returncode}")
-        return Result(
-            scenario, before.p99_ms(), meanwhile.p99_ms(), during.p99_ms(), 0.0, deed, wrongs
-        )
-    wrongs += await asyncio.to_thread(_newcomer, target)
-    resident = resident_mib(broker.process.pid)
+    else:
+        wrongs += await asyncio.to_thread(_newcomer, target)
+        resident = resident_mib(broker.process.pid)
     return Result(
-        scenario, before.p99_ms(), meanwhile.p99_ms(), during.p99_ms(), resident, deed, wrongs
-    )
+        scenario, before.p99_ms(), meanwhile.p99_ms(), during.p99_ms(), resident,
+        calm.stood_still_s, deed, wrongs,
+    )  # fmt: skip
 
 
 async def _attack(
@@ -181,14 +181,20 @@ def _newcomer(target: Target) -> list[str]:
 
 def measured(scenario: str, seconds: float, calm_s: float) -> Result:
     """Who is over the ratio is measured twice more, and the median counts: a machine that stands
-    still for some milliseconds looks like a broker that does. Any other wrong stays one."""
-    results = [asyncio.run(run(scenario, seconds, calm_s=calm_s))]
-    if results[0].ratio < RATIO:
-        return results[0]
-    while len(results) < 3 and not results[-1].wrongs:
-        results.append(asyncio.run(run(scenario, seconds, calm_s=calm_s)))
-    if results[-1].wrongs:
-        return results[-1]
+    still for some milliseconds looks like a broker that does. Where the machine stood still for
+    longer, nothing was measured. Any other wrong stays one."""
+    results: list[Result] = []
+    for _ in range(MOST_TRIES):
+        result = asyncio.run(run(scenario, seconds, calm_s=calm_s))
+        if result.stood_still_s > STANDSTILL_S:
+            continue
+        results.append(result)
+        if result.wrongs or results[0].ratio < RATIO or len(results) == 3:
+            break
+    if not results:
+        result.wrongs.append(f"the machine stood still for {result.stood_still_s:.1f} s each time")
+    if not results or result.wrongs:
+        return result
     return sorted(results, key=lambda each: each.ratio)[len(results) // 2]
 
 

@@ -110,6 +110,15 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
         assert f"--port {port}" in refused(ServerConfig(tmp_path, ports=(port,)))
 
 
+def test_all_namespaces_share_the_turns_of_the_loop(tmp_path: Path) -> None:
+    """Who asks for little is noted by the listener; the connections have to see it."""
+
+    async def work(server: Server) -> None:
+        assert all(each.broker.turns is server._directory.turns for each in server.namespaces)
+
+    serving(ServerConfig(tmp_path, ports=(0,)), work)
+
+
 # --- standard ports -------------------------------------------------------------------------------
 
 

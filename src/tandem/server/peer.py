@@ -142,7 +142,7 @@ class Peer(asyncio.Protocol):
             self.heard_at = self._listener.loop.time()
         if self._share.at(now) > 0:
             self.turns.note_light(now)
-        elif len(self.turns):
+        elif self.turns.has_waiting:
             self._pending += data
             self._has_more = True
             self.turns.add(self)

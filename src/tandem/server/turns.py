@@ -74,8 +74,9 @@ class Turns:
         self._light_at = 0.0
         self._postponed = 0
 
-    def __len__(self) -> int:
-        return len(self._waiting)
+    @property
+    def has_waiting(self) -> bool:
+        return bool(self._waiting)
 
     def note_light(self, now: float) -> None:
         """Somebody asks for little."""
