@@ -1,12 +1,13 @@
 """Who may come in while nobody knows them yet: counts, and the queue before the door.
 
 Sockets and time are the listener's. The rule: strangers are counted in all and by their address;
-who finds no room waits in order, and the queue itself has an end. One address that fills its share
-holds up nobody but itself.
+who finds no room waits in the queue of its address, and all queues together have an end. One
+address that fills its share holds up nobody but itself.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from enum import Enum
 from typing import Generic, TypeVar
 
@@ -40,17 +41,19 @@ class Door(Generic[T]):
         self._inside: dict[str, int] = {}
         self.count = 0
         """Strangers that are inside."""
-        self.waiting: dict[T, str] = {}
-        """With their address; the first came first."""
+        self.waiting = 0
+        self._queues: dict[str, deque[T]] = {}
+        """By address; none is empty."""
 
     def knock(self, address: str, visitor: T) -> Answer:
-        """COME_IN counts the visitor until `leave`; WAIT keeps it in `waiting`."""
+        """COME_IN counts the visitor until `leave`; WAIT keeps it."""
         if self._has_room(address):
             self._enter(address)
             return Answer.COME_IN
-        if len(self.waiting) >= self._most_waiting:
+        if self.waiting >= self._most_waiting:
             return Answer.GO_AWAY
-        self.waiting[visitor] = address
+        self._queues.setdefault(address, deque()).append(visitor)
+        self.waiting += 1
         return Answer.WAIT
 
     def leave(self, address: str) -> None:
@@ -63,14 +66,26 @@ class Door(Generic[T]):
             del self._inside[address]
 
     def next(self) -> tuple[str, T] | None:
-        """The first that waits and finds room now; it is counted until `leave`."""
+        """One that waits and finds room now, the addresses by turns; it is counted until `leave`.
+        Costs what the number of addresses does, and not that of those who wait."""
         if self.count < self._most:
-            for visitor, address in self.waiting.items():
+            for address, queue in self._queues.items():
                 if self._has_room(address):
-                    del self.waiting[visitor]
+                    del self._queues[address]
+                    visitor = queue.popleft()
+                    if queue:
+                        self._queues[address] = queue
+                    self.waiting -= 1
                     self._enter(address)
                     return address, visitor
         return None
+
+    def clear(self) -> list[T]:
+        """All who wait: nobody comes in any more."""
+        gone = [visitor for queue in self._queues.values() for visitor in queue]
+        self._queues.clear()
+        self.waiting = 0
+        return gone
 
     def _has_room(self, address: str) -> bool:
         return self.count < self._most and self._inside.get(address, 0) < self._most_per_address

@@ -75,6 +75,7 @@ class Listener:
         self._sockets: list[socket.socket] = []
         self._arriving: set[asyncio.Task[None]] = set()
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._is_admitting = False
         self._gone = 0
         self._complained_at = -_COMPLAIN_EVERY_S
 
@@ -128,9 +129,8 @@ class Listener:
     async def close(self) -> None:
         """Take no more peers, and let go of those that are there."""
         self._stop_listening()
-        for waiting in self.door.waiting:
+        for waiting in self.door.clear():
             waiting.close()
-        self.door.waiting.clear()
         for timer in self._timers.values():
             timer.cancel()
         for task in list(self._arriving):
@@ -245,9 +245,20 @@ class Listener:
         if peer in self._strangers:
             del self._strangers[peer]
             self.door.leave(peer.address)
-            while (following := self.door.next()) is not None:
-                address, accepted = following
-                self._let_in(accepted, address)
+            if self.door.waiting and not self._is_admitting:
+                self._is_admitting = True
+                self.directory.turns.add(_Admission(self))
+
+    def admit(self) -> bool:
+        """Some of those who wait at the door. Whether that was all for now."""
+        for _ in range(_ACCEPTED_AT_ONCE):
+            following = self.door.next()
+            if following is None:
+                self._is_admitting = False
+                return True
+            address, accepted = following
+            self._let_in(accepted, address)
+        return False
 
     def lost(self, peer: Peer) -> None:
         self.peers.discard(peer)
@@ -343,6 +354,19 @@ class _Arrival:
         if self._listening.fileno() >= 0:  # else we stop
             self._listener.listen_to(self._listening)
             self._listener.accept(self._listening)
+
+
+class _Admission:
+    """Those at the door, who come in behind those who are inside."""
+
+    __slots__ = ("_listener",)
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+
+    def go_on(self) -> None:
+        if not self._listener.admit():
+            self._listener.directory.turns.add(self)
 
 
 def _network(address: str) -> str:

@@ -13,7 +13,7 @@ def test_each_address_has_its_share() -> None:
     assert door.knock("b", "b1") is Answer.COME_IN
     assert door.knock("b", "b2") is Answer.WAIT
     assert door.knock("c", "c1") is Answer.GO_AWAY
-    assert (door.count, list(door.waiting)) == (3, ["a3", "b2"])
+    assert (door.count, door.waiting, door.clear()) == (3, 2, ["a3", "b2"])
 
 
 def test_the_first_that_finds_room_is_next() -> None:
@@ -31,4 +31,14 @@ def test_the_first_that_finds_room_is_next() -> None:
     assert door.next() == ("c", "c1")
     door.leave("b")
     door.leave("c")
-    assert (door.count, door.waiting, door.next()) == (0, {}, None)
+    assert (door.count, door.waiting, door.next()) == (0, 0, None)
+
+
+def test_addresses_come_in_by_turns() -> None:
+    """However many of one wait."""
+    door: Door[str] = Door(most=2, most_per_address=2, most_waiting=9)
+    for address, name in (("a", "a1"), ("a", "a2"), ("a", "a3"), ("a", "a4"), ("b", "b1")):
+        door.knock(address, name)
+    door.leave("a")
+    door.leave("a")
+    assert [door.next(), door.next(), door.next()] == [("a", "a3"), ("b", "b1"), None]
