@@ -315,9 +315,9 @@ CROWDED_TURN_MS: Final = 1
 """TURN_MS while somebody else is there who asks for little."""
 CROWDED_FRAMES_AT_ONCE: Final = 32
 """FRAMES_AT_ONCE while somebody else is there who asks for little."""
-CPU_SHARE: Final = 0.05
-"""Of a core: who asks for less is served before those who have more to do than a turn allows. 5 %
-are some 300 sends and receives a second."""
+CPU_SHARE: Final = 0.08
+"""Of a core: who asks for less is served before those who have more to do than a turn allows. 8 %
+are some 200 sends and receives a second, one by one."""
 BURST_MS: Final = 4
 """What a peer may use at once beyond its share."""
 MAX_CHURN: Final = 10_000

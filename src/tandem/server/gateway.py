@@ -73,6 +73,7 @@ from tandem.server.namespaces import Choice, Hosted
 from tandem.server.nodes import CBS, Node, NodePair
 from tandem.server.outgoing import encoded
 from tandem.server.requests import Request, parse_request, token_reply
+from tandem.server.turns import Share
 from tandem.store.api import Buffer
 
 log = logging.getLogger("tandem.server")
@@ -97,6 +98,7 @@ class Gateway:
         """While there is a choice, one of them; nothing but tokens is taken before it is made."""
         self._choice = choice
         self.turns = broker.turns
+        self.share = Share(perf_counter())
         self.claims = broker.new_claims()
         self.peer = peer
         self.reads_all_types = False
@@ -194,10 +196,6 @@ class Gateway:
             engine.end_turn()
             self._write_now()
         return connection.has_more
-
-    @property
-    def has_more(self) -> bool:
-        return self.connection.has_more
 
     def unclogged(self) -> None:
         self.is_clogged = self.is_draining

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from time import thread_time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tandem.amqp import performatives as p
@@ -302,6 +303,7 @@ class Outlet:
         queue = gateway.namespace.find(self.path)
         is_partitioned = len(queue.parts) > 1
         body = gateway.broker.engine.body
+        began = thread_time()
         for delivery in deliveries:
             if link.credit <= 0:
                 # The peer took its credit back, or went, while this was on its way. Received and
@@ -319,6 +321,7 @@ class Outlet:
                 reads_all_types=gateway.reads_all_types,
             )
             link.deliver(delivery_tag(delivery), parts, settled=is_settled)
+        gateway.share.left -= thread_time() - began
         if self._received >= self._asked_up_to and link.credit > 0:
             self._at_once = _at_once(sum(map(len, parts)))
             gateway.broker.turns.add(self)

@@ -69,7 +69,7 @@ class Peer(asyncio.Protocol):
         self._first = b""
         self._pending = b""
         """Read, and not looked at yet."""
-        self._share = Share(perf_counter())
+        self._share: Share
         self._tls: Tls | None = None
         self._gateway: Gateway | None = None
         self._web: Web | None = None
@@ -168,7 +168,7 @@ class Peer(asyncio.Protocol):
         if self._is_leaving or self._transport.is_closing() or self._gateway is None:
             return
         data, self._pending = self._pending, b""
-        if data or self._gateway.has_more or self._socket is None:
+        if data or self._gateway.connection.has_more or self._socket is None:
             self._work(data)
         else:
             self._receive_framed(b"")
@@ -411,6 +411,7 @@ class Peer(asyncio.Protocol):
             on_open=self.become_known,
             choice=Choice(hosted) if len(hosted) > 1 else None,
         )
+        self._share = self._gateway.share
 
     @property
     def _server_name(self) -> str | None:
