@@ -305,6 +305,10 @@ def story(broker: BrokerProcess) -> None:
     run = {"state": "running", "share": 0.4, "text": "batch 12", "rows": 412_000}
     Reporter(broker.connection_string, "pair", "shop-1", lambda: pair).start()
     Reporter(broker.connection_string, "pipeline", "capture", lambda: run).start()
+    findings = ["412,000 messages came in, 0 were lost.", "level 3 misses its target."]
+    report = {"state": "done", "share": 1, "text": "1.2 M events", "rows": 1_200_000}
+    report |= {"report": "reports/monday/report.html", "findings": findings}
+    Reporter(broker.connection_string, "pipeline", "report", lambda: report).start().stop()
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
             "pipelines/syphon report/making"
         ).split()
     },
+    "tandem/spark/run.py": frozenset({"py4j", "pyspark"}),  # what Spark's Java refuses
     "tandem/spark/pipelines/capture.py": frozenset({"deltalake", "pyarrow", "pyspark"}),
     "tandem/spark/pipelines/progress.py": frozenset({"rich"}),
     "tandem/spark/report/page.py": frozenset({"plotly"}),  # its script, put into the page

@@ -85,6 +85,13 @@ def _add_spark(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="the summary as JSON")
     parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.add_argument(
+        "--console",
+        nargs="?",
+        const="",
+        metavar="CONNECTION_STRING",
+        help="also show the run on the console of a namespace (of the one it works on)",
+    )
     parser.add_argument("--verbose", action="store_true", help="with what Spark itself prints")
 
 
@@ -275,7 +282,16 @@ def _prices(options: argparse.Namespace) -> int:
 
 def connection_string(options: argparse.Namespace) -> str:
     names = ("TANDEM_CONNECTION_STRING", "SERVICEBUS_CONNECTION_STRING")
-    found = options.connection_string or next(filter(None, map(os.environ.get, names)), None)
+    given = getattr(options, "connection_string", None) or getattr(options, "primary", None)
+    found = given or next(filter(None, map(os.environ.get, names)), None)
     if not found:
-        raise ArgumentError(f"no connection string: give --connection-string, or set {names[0]}")
+        flag = "--connection-string" if "connection_string" in options else "it after --console"
+        raise ArgumentError(f"no connection string: give {flag}, or set {names[0]}")
     return str(found)
+
+
+def pair_of(text: str) -> tuple[str, str]:
+    key, sign, value = text.partition("=")
+    if not key or not sign:
+        raise ArgumentError(f"an option is written KEY=VALUE, not '{text}'")
+    return key, value

@@ -6,19 +6,16 @@ import argparse
 import json
 import os
 import sys
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tandem.errors import ArgumentError, TandemError
-from tandem.spark.cli import connection_string, trigger_of
+from tandem.spark.cli import connection_string, pair_of, trigger_of
 from tandem.spark.pipelines import audit
 from tandem.spark.pipelines import capture as capturing
 from tandem.spark.pipelines import replay as replaying
@@ -27,7 +24,7 @@ from tandem.spark.pipelines.autoscale import advised, as_rows, plans_of
 from tandem.spark.pipelines.checkpoints import opened
 from tandem.spark.pipelines.events import Span, flagged, good
 from tandem.spark.pipelines.prices import read_prices
-from tandem.spark.pipelines.progress import Progress, Standing, Steps, progress, watched
+from tandem.spark.pipelines.progress import Standing, Steps, watched
 from tandem.spark.pipelines.running import (
     Outcome,
     keep,
@@ -38,17 +35,18 @@ from tandem.spark.pipelines.running import (
 )
 from tandem.spark.pipelines.targets import read_targets
 from tandem.spark.pipelines.view import PIPELINES, View
-from tandem.spark.session import spark_session
+from tandem.spark.run import running
 
 
 def run_journal(options: argparse.Namespace) -> int:
     """`tandem pipeline run rates`, and the others over the journal."""
     pipeline = PIPELINES[options.pipeline]
     view, span, pools = _view(options), _span(options), _pools(options)
-    with _session(options, pipeline.name) as (spark, shown, begin):
+    with running(options, pipeline.name) as run:
+        spark = run.spark
         if options.trigger is None:
             steps = Steps(len(pipeline.needs) + 1)
-            with watched(shown, lambda: steps.standing(part_done(spark))):
+            with watched(run, lambda: steps.standing(part_done(spark))):
                 outcome, tables = run_once(
                     spark, [pipeline], options.journal, view, options.out, span, steps.begin
                 )
@@ -57,34 +55,35 @@ def run_journal(options: argparse.Namespace) -> int:
                     outcome.tables[name] = keep(name, table, options.out)
             if pools is not None and "advice" in tables:
                 _write_pools(options.out, pools, as_rows(tables["advice"]))
-            return _tell(options, pipeline.name, begin, outcome)
+            return run.tell(outcome)
         if span != Span():
             raise ArgumentError("--from and --to are for a run without --trigger")
         facts = {"journals": [*options.journal], "out": options.out, "window_s": view.window_s}
         checkpoint = opened(spark, _checkpoint(options, options.out), pipeline.name, facts)
         query, outcome = run_live(
             spark, pipeline, options.journal, view, options.out, checkpoint,
-            trigger_of(options.trigger), lambda it: shown.show(_batches(it)),
+            trigger_of(options.trigger), run.show_batches,
         )  # fmt: skip
         _until_end(query)
-        return _tell(options, pipeline.name, begin, outcome, is_resumed=checkpoint.is_resumed)
+        return run.tell(outcome, is_resumed=checkpoint.is_resumed)
 
 
 def run_capture(options: argparse.Namespace) -> int:
     target = connection_string(options)
-    source = dict(_pair_of(each) for each in options.option)
+    source = dict(pair_of(each) for each in options.option)
     capture = capturing.Capture(options.out, options.format, options.body_schema)
-    with _session(options, "capture") as (spark, shown, begin):
+    with running(options, "capture") as run:
+        spark = run.spark
         facts = {"entities": [*options.entity], "out": options.out, "format": options.format}
         checkpoint = opened(spark, _checkpoint(options, options.out), "capture", facts)
         source.setdefault("consumer", f"capture-{checkpoint.id}")
         messages = capturing.stream_of(spark, target, options.entity, source)
         query, outcome = capturing.start(
             messages, capture, checkpoint, trigger_of(options.trigger),
-            lambda it: shown.show(_batches(it)),
+            run.show_batches,
         )  # fmt: skip
         _until_end(query)
-        return _tell(options, "capture", begin, outcome, is_resumed=checkpoint.is_resumed)
+        return run.tell(outcome, is_resumed=checkpoint.is_resumed)
 
 
 def run_replay(options: argparse.Namespace) -> int:
@@ -95,7 +94,8 @@ def run_replay(options: argparse.Namespace) -> int:
         options.into, _span(options), options.where, options.rate, max(1, options.tasks),
         options.keep_ids,
     )  # fmt: skip
-    with _session(options, "replay") as (spark, shown, begin):
+    with running(options, "replay") as run:
+        spark = run.spark
         rows = capturing.read_capture(spark, options.capture)
         facts = {"capture": options.capture, "into": options.into, "where": options.where,
                  "from": str(options.start), "to": str(options.end)}  # fmt: skip
@@ -104,10 +104,10 @@ def run_replay(options: argparse.Namespace) -> int:
 
         def told(outcome: Outcome, done: int, hours: int) -> None:
             text = f"{outcome.events:,} messages, {done} of {hours} hours"
-            shown.show(Standing(done, hours, text))
+            run.show(Standing(done, hours, text))
 
         outcome = replaying.run(spark, rows, replay, target, checkpoint, f"{home}/quarantine", told)
-        return _tell(options, "replay", begin, outcome, is_resumed=checkpoint.is_resumed)
+        return run.tell(outcome, is_resumed=checkpoint.is_resumed)
 
 
 def run_syphon(options: argparse.Namespace) -> int:
@@ -129,21 +129,23 @@ def run_syphon(options: argparse.Namespace) -> int:
         left = sum(pair.depth(queue).waiting for queue in pair.backlog_queues())
         return Standing(max(0, total - left), total, f"{left:,} of {total:,} left")
 
-    with _session(options, "syphon") as (spark, shown, begin):
+    with running(options, "syphon") as run:
+        spark = run.spark
         tasks = options.tasks or spark.sparkContext.defaultParallelism
         shards = syphoning.shards(spark, settings, tasks)
-        with watched(shown, look):
+        with watched(run, look):
             rows = [row.asDict() for row in syphoning.drained(shards, settings).collect()]
         moved = sum(row["completed"] for row in rows)
         outcome = Outcome(moved, sum(row["dead_lettered"] for row in rows), 1)
-        return _tell(options, "syphon", begin, outcome, tasks=rows)
+        return run.tell(outcome, tasks=rows)
 
 
 def run_audit(options: argparse.Namespace) -> int:
     """Exit code 1 if there is an offender."""
-    with _session(options, "audit") as (spark, shown, begin):
+    with running(options, "audit") as run:
+        spark = run.spark
         steps = Steps(3)
-        with watched(shown, lambda: steps.standing(part_done(spark))):
+        with watched(run, lambda: steps.standing(part_done(spark))):
             steps.begin("reading")
             events = good(flagged(read_existing(spark, options.journal, Span())))
             outcome = Outcome(batches=1)
@@ -157,7 +159,7 @@ def run_audit(options: argparse.Namespace) -> int:
         table = spark.read.parquet(f"{options.out}/offenders").orderBy("namespace", "place")
         rows = [row.asDict() for row in table.limit(max(0, options.show)).collect()]
         offenders = outcome.tables["offenders"]
-        _tell(options, "audit", begin, outcome, offenders=offenders, first_offenders=rows)
+        run.tell(outcome, offenders=offenders, first_offenders=rows)
         if not options.json:
             for row in rows:
                 print(
@@ -173,7 +175,7 @@ def _standing(spark: SparkSession, brokers: list[str], journals: list[str]) -> D
 
     frames = [
         spark.createDataFrame(standing(Path(folder), namespace, journals))
-        for namespace, folder in map(_pair_of, brokers)
+        for namespace, folder in map(pair_of, brokers)
     ]
     return reduce(DataFrame.unionByName, frames) if frames else None
 
@@ -183,55 +185,30 @@ def run_report(options: argparse.Namespace) -> int:
 
     view, span = _view(options), _span(options)
     options.out.mkdir(parents=True, exist_ok=True)
-    with _session(options, "report") as (spark, shown, begin):
+    with running(options, "report") as run:
+        spark = run.spark
         summary = make_report(
             spark,
             options.journal,
             options.out,
             view,
             span,
-            shown,
+            run,
             options.window,
             has_audit=not options.no_audit,
         )
-        seconds = round(time.monotonic() - begin, 1)
+        text = f"{summary['events']:,} events, {run.seconds} s"
+        run.conclude(summary["events"], text, str(summary["page"]), [*summary["findings"].values()])
         if options.json:
-            print(json.dumps({"pipeline": "report", **summary, "seconds": seconds}, indent=2))
+            print(json.dumps({"pipeline": "report", **summary, "seconds": run.seconds}, indent=2))
         else:
             for finding in summary["findings"].values():
                 print(f"· {finding}")
-            print(f"{summary['page']} ({summary['events']:,} events, {seconds} s)")
+            print(f"{summary['page']} ({text})")
         return 0
 
 
 # --- what they share ------------------------------------------------------------------------------
-
-
-@contextmanager
-def _session(
-    options: argparse.Namespace, name: str
-) -> Iterator[tuple[SparkSession, Progress, float]]:
-    """A session for one run. What Spark refuses is said in a line, not as a trace of its stack."""
-    begin = time.monotonic()
-    conf = dict(_pair_of(each) for each in options.conf)
-    with progress(name, is_quiet=options.quiet) as shown:
-        shown.show(Standing(0, None, "Spark is starting"))
-        was_there = SparkSession.getActiveSession() is not None
-        spark = spark_session(name, options.master, conf, is_quiet=not options.verbose)
-        try:
-            yield spark, shown, begin
-        except PySparkException as error:
-            raise ArgumentError(f"Spark: {brief(error)}") from error
-        finally:
-            if not was_there:
-                spark.stop()
-
-
-def brief(error: BaseException) -> str:
-    """The first line that says something; the cause, if a task of ours has failed."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith("tandem.errors.")]
-    return (ours[-1].partition(": ")[2] if ours else lines[0] if lines else repr(error))[:2000]
 
 
 def _until_end(query: StreamingQuery) -> None:
@@ -242,44 +219,6 @@ def _until_end(query: StreamingQuery) -> None:
     failure = query.exception()
     if failure is not None:
         raise failure
-
-
-def _tell(
-    options: argparse.Namespace, name: str, begin: float, outcome: Outcome, **more: Any
-) -> int:
-    summary: dict[str, Any] = {
-        "pipeline": name,
-        "rows": outcome.events,
-        "quarantined": outcome.quarantined,
-        "batches": outcome.batches,
-        "tables": outcome.tables,
-        "seconds": round(time.monotonic() - begin, 1),
-        **more,
-    }
-    if options.json:
-        print(json.dumps(summary, indent=2))
-        return 0
-    text = f"{name}: {outcome.events:,} rows in {summary['seconds']} s"
-    if outcome.quarantined:
-        text += f", {outcome.quarantined:,} in quarantine"
-    print(text)
-    for table, rows in outcome.tables.items():
-        print(f"  {table}: {rows:,}")
-    return 0
-
-
-def _batches(outcome: Outcome) -> Standing:
-    text = f"{outcome.events:,} rows in {outcome.batches:,} batches"
-    if outcome.quarantined:
-        text += f", {outcome.quarantined:,} in quarantine"
-    return Standing(0, None, text)
-
-
-def _pair_of(text: str) -> tuple[str, str]:
-    key, sign, value = text.partition("=")
-    if not key or not sign:
-        raise ArgumentError(f"an option is written KEY=VALUE, not '{text}'")
-    return key, value
 
 
 def _checkpoint(options: argparse.Namespace, out: str) -> str:

@@ -350,6 +350,14 @@ def test_advice_is_a_file_of_pools(tables: Tables) -> None:
     assert entry.options.windows == before.options.windows
 
 
+@pytest.fixture
+def passing(spark: SparkSession) -> Iterator[SparkSession]:
+    """As the sessions of pipelines are: a file that cannot be read does not end the job."""
+    spark.conf.set("spark.sql.files.ignoreCorruptFiles", "true")
+    yield spark
+    spark.conf.unset("spark.sql.files.ignoreCorruptFiles")
+
+
 # --- live -----------------------------------------------------------------------------------------
 
 
@@ -362,9 +370,11 @@ def _halves(shop: Shop, folder: Path) -> list[Path]:
 @pytest.mark.req("D5")
 @pytest.mark.req("D8")
 def test_a_live_table_is_as_exact_as_a_batch(
-    spark: SparkSession, tables: Tables, shop: Shop, tmp_path: Path
+    passing: SparkSession, tables: Tables, shop: Shop, tmp_path: Path
 ) -> None:
-    """Micro-batches, an interruption, a resumed run: the table is the one of a batch."""
+    """Micro-batches, an interruption, a resumed run: the table is the one of a batch. A torn file
+    is passed over, and said, once."""
+    spark = passing
     made, journal, out = tmp_path / "made", tmp_path / "journal", str(tmp_path / "out")
     files = _halves(shop, made)
     assert len(files) >= 6
@@ -375,6 +385,9 @@ def test_a_live_table_is_as_exact_as_a_batch(
             target.parent.mkdir(parents=True, exist_ok=True)
             path.rename(target)
 
+    torn = journal / "namespace=shop" / "hour=2026-10-03T14" / "torn.parquet"
+    torn.parent.mkdir(parents=True)
+    torn.write_bytes(files[0].read_bytes()[:2_000])
     facts = {"out": out}
     batches = 0
     for part in (files[:3], files[3:]):
@@ -387,8 +400,12 @@ def test_a_live_table_is_as_exact_as_a_batch(
         )  # fmt: skip
         query.awaitTermination()
         assert query.exception() is None
+        assert outcome.quarantined == 1
         batches += outcome.batches
     assert batches >= 4
+    (said,) = rows_of(spark.read.parquet(f"{out}/quarantine"))
+    assert said["source"].endswith("torn.parquet")
+    assert "cannot be read" in said["reason"]
     live = rows_of(spark.read.parquet(f"{out}/rates"))
     key = lambda row: json.dumps([row["entity"], row["level"], str(row["window"])])  # noqa: E731
     assert sorted(live, key=key) == sorted(tables["rates"], key=key)
@@ -409,14 +426,6 @@ def test_a_batch_that_is_done_again_counts_once(
     assert len(list((tmp_path / "shelf").iterdir())) <= 3
     merged = rows_of(latency(shelf.whole(), ()))[0]
     assert merged["wait_count"] == 4 * rows_of(latency(cube, ()))[0]["wait_count"]
-
-
-@pytest.fixture
-def passing(spark: SparkSession) -> Iterator[SparkSession]:
-    """As the sessions of pipelines are: a file that cannot be read does not end the job."""
-    spark.conf.set("spark.sql.files.ignoreCorruptFiles", "true")
-    yield spark
-    spark.conf.unset("spark.sql.files.ignoreCorruptFiles")
 
 
 @pytest.mark.req("D8")

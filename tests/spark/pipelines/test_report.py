@@ -18,7 +18,8 @@ from pyspark.sql import SparkSession
 
 from tandem.cli import main
 from tandem.client import Client, OutgoingMessage
-from tandem.testing import LocalBroker
+from tandem.testing import BrokerProcess, LocalBroker
+from tests.unit.admin.console.visits import Visit
 
 pytestmark = [
     pytest.mark.long,  # `make test-spark`: a minute and a half
@@ -200,6 +201,28 @@ def test_advice_from_the_command_line(
     assert pool["scale"]["min"] <= pool["size"] <= pool["scale"]["max"]
     capsys.readouterr()
     assert main(["workers", "check", str(out / "pools.toml")]) == 0
+
+
+@pytest.mark.req("C4")
+def test_a_run_is_on_the_console(journal: Path, tmp_path: Path) -> None:
+    """While it runs, and what came of it; a run that failed says why."""
+    with BrokerProcess.start(arguments=["--emulator"]) as broker:
+        visit = Visit(broker)
+        assert visit.sign_in(broker.key).status == 200
+        console = ["--console", broker.connection_string, "--quiet"]
+        out = ["--out", str(tmp_path / "out")]
+        assert main(["report", str(journal), *out, *console, "--no-audit"]) == 0
+        (tmp_path / "empty").mkdir()
+        assert main(["pipeline", "run", "rates", str(tmp_path / "empty"), *out, *console]) == WRONG
+        # A folder with all sorts in it, none of them a journal: said in a line, too.
+        assert main(["pipeline", "run", "rates", str(tmp_path), *out, "--quiet"]) == WRONG
+        _, said = visit.ask("GET", "api/board")
+    failed, done = sorted((each["said"] for each in said["notes"]), key=lambda it: it["rows"] or 0)
+    assert (done["state"], done["share"]) == ("done", 1)
+    assert done["report"].endswith("report.html")
+    assert done["findings"]
+    assert failed["state"] == "failed"
+    assert "there is no journal in" in failed["text"]
 
 
 def test_mistakes_are_said_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

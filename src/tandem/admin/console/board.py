@@ -2,7 +2,8 @@
 
 They post what they are doing every few seconds, with a key of the namespace, and get back what
 somebody has asked of them meanwhile on the console (engage, mark healthy). Nothing here is kept: a
-process that says nothing more is gone from the board after a while.
+process that says nothing more is gone from the board after a while; one that has said that it came
+to its end stays for a day, or until its place is needed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from tandem.model import Millis
 
 KINDS: Final = ("pair", "pool", "pipeline")
 GONE_MS: Final = 60 * SECOND_MS
+KEPT_MS: Final = 24 * 60 * 60 * SECOND_MS
+"""What came to its end."""
 _MAX_WISHES: Final = 20
 
 
@@ -27,6 +30,10 @@ class Note:
     said: dict[str, Any]
     wishes: list[dict[str, Any]] = field(default_factory=list)
     """What it shall do, told with its next post."""
+
+    @property
+    def is_over(self) -> bool:
+        return self.said.get("state") in ("done", "failed")
 
 
 class Board:
@@ -47,7 +54,7 @@ class Board:
         note = self._notes.get((kind, name))
         if note is None:
             if len(self._notes) >= MAX_BOARD_NOTES:
-                raise ServerBusyError("The board is full.")
+                self._make_room()
             note = self._notes[kind, name] = Note(kind, name, now_ms, said)
         note.at_ms, note.said = now_ms, said
         wishes, note.wishes = note.wishes, []
@@ -76,5 +83,11 @@ class Board:
 
     def _tidy(self, now_ms: Millis) -> None:
         for key, note in list(self._notes.items()):
-            if now_ms - note.at_ms > GONE_MS:
+            if now_ms - note.at_ms > (KEPT_MS if note.is_over else GONE_MS):
                 del self._notes[key]
+
+    def _make_room(self) -> None:
+        over = [key for key, note in self._notes.items() if note.is_over]
+        if not over:
+            raise ServerBusyError("The board is full.")
+        del self._notes[min(over, key=lambda key: self._notes[key].at_ms)]

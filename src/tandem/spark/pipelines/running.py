@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
+from zlib import crc32
 
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
@@ -120,8 +121,11 @@ def run_live(
         need: Shelf(spark, f"{out}/{REDUCED}/{need}", REDUCERS[need]) for need in pipeline.needs
     }
 
+    looked: set[str] = set()
+
     def on_batch(batch: DataFrame, number: int) -> None:
         name = checkpoint.batch(number)
+        outcome.quarantined += _quarantine_files(spark, journals, out, looked)
         events = flagged(batch)
         counted = Observation("events")
         rows = events.observe(counted, F.count(F.lit(1)).alias("all"), _bads())
@@ -177,6 +181,20 @@ def quarantine(
     Folder(spark, out).remove(QUARANTINED)
     for frame in frames:
         frame.write.mode("append").parquet(f"{out}/{QUARANTINED}")
+
+
+def _quarantine_files(
+    spark: SparkSession, journals: Sequence[str], out: str, looked: set[str]
+) -> int:
+    """Files of a live journal that cannot be opened, which Spark passes over; how many. Each is put
+    in its own place, so that to find it again after a restart changes nothing."""
+    files = set(read_journal(spark, journals).inputFiles()) - looked
+    looked |= files
+    broken = footers(sorted(files)).broken
+    for each in broken:
+        place = f"{out}/{QUARANTINED}/batch=file-{crc32(str(each.source).encode()):08x}"
+        spark.createDataFrame([tuple(each)], QUARANTINE).write.mode("overwrite").parquet(place)
+    return len(broken)
 
 
 def part_done(spark: SparkSession) -> float:
