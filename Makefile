@@ -20,6 +20,7 @@ HOURS   ?= 1
 IMAGES  ?= 20000
 FLIPS   ?= 2000
 CYCLES  ?= 100
+FAILURES ?= 20
 CASES   ?= 100000
 FRAMES  ?= 5000000
 LIVE    ?= 200000
@@ -39,7 +40,7 @@ ARGS    ?=
 
 export PYTHONPATH := $(CURDIR)
 .DEFAULT_GOAL := help
-.PHONY: test-spark docs test-browser bench-console bench bench-testing help demo tour test properties check format requirements model simulate powercut kill bench-core bench-client bench-overlap sql fuzz hostile connections timing sdk-suite sdk-samples test-js test-interop clean outage outage-hours bench-pairing preemption simulate-agrees autoscale bench-priority-peers priority-order starvation bench-priority bench-spark spark-exactness bench-journal audit-faults test-docs bench-start test-cluster bench-report bench-spark-syphon
+.PHONY: test-postgres bench-postgres test-spark docs test-browser bench-console bench bench-testing help demo tour test properties check format requirements model simulate powercut kill bench-core bench-client bench-overlap sql fuzz hostile connections timing sdk-suite sdk-samples test-js test-interop clean outage outage-hours bench-pairing preemption simulate-agrees autoscale bench-priority-peers priority-order starvation bench-priority bench-spark spark-exactness bench-journal audit-faults test-docs bench-start test-cluster bench-report bench-spark-syphon
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -80,6 +81,13 @@ powercut: $(READY) ## Power cuts at every write (IMAGES) and flipped bits (FLIPS
 
 kill: $(READY) ## SIGKILL of a loaded process: CYCLES times
 	$(PY) -m tests.crash.kill --cycles $(CYCLES) $(ARGS)
+
+test-postgres: $(READY) ## Brokers on one PostgreSQL: every test, then FAILURES of the one that serves, of each kind; 5 minutes
+	$(BIN)/pytest -q tests/unit/store/test_contract.py tests/unit/store/test_postgres.py tests/crash/test_failover.py $(ARGS)
+	$(PY) -m tests.crash.failover --count $(FAILURES)
+
+bench-postgres: $(READY) ## Messages/s with the log in PostgreSQL, beside the log in files on the same disk
+	$(PY) -m bench.postgres $(ARGS)
 
 bench: $(READY) ## Tandem beside its peers under the same durable load: 15 minutes, Debian, root
 	PYTHON=$(CURDIR)/$(PY) bench/run $(ARGS)
@@ -160,7 +168,7 @@ test-cluster: $(READY) ## Capture, syphon and report on a standalone Spark clust
 bench-report: $(READY) ## What `tandem report` takes: events/s, memory (ARGS="--events 1000000 10000000")
 	$(PY) -m bench.report $(ARGS)
 
-bench-spark-syphon: $(READY) ## The syphon on Spark beside the plain one, and killed (ARGS="--messages 1000000 --kills 20")
+bench-spark-syphon: $(READY) ## The syphon on Spark beside the plain one, and killed (ARGS="--killed 1000000 --kills 20")
 	$(PY) -m bench.spark_syphon $(ARGS)
 
 spark-exactness: $(READY) ## CAPTURED messages through kills of DRIVERS, EXECUTORS and BROKERS: none lost, none twice; hours

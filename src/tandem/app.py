@@ -19,6 +19,7 @@ import signal
 import stat
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -31,7 +32,7 @@ from tandem.admin.console import site as console
 from tandem.admin.declared import carry_out, entities_of
 from tandem.clock import Clock, MovableClock
 from tandem.config import Change, Declared, NamespaceConfig, ServerConfig, changes
-from tandem.config.server import BACKUP, LOG, POLICIES, RUNNING
+from tandem.config.server import BACKUP, LOG, POLICIES, RUNNING, kept_in
 from tandem.config.server import ROOT_POLICY as ROOT_POLICY
 from tandem.core.access import Policy, Right, Secret, everything
 from tandem.core.commands import DeleteEntity
@@ -47,6 +48,7 @@ from tandem.server.listener import Listener
 from tandem.server.moving import ClockControl
 from tandem.server.namespaces import Directory, Hosted
 from tandem.server.outgoing import encoded
+from tandem.store import standby
 from tandem.store.api import Store
 from tandem.store.files import FileStore
 
@@ -117,17 +119,25 @@ class Server:
         *,
         clock: Clock | None = None,
         store: Store | None = None,
+        stores: standby.Stores | None = None,
         applying: Applying = Applying.NEW,
     ) -> Server:
-        """`store`: of the first namespace, instead of the log in its folder."""
+        """`store`: of the first namespace, instead of the log in its folder. `stores`: of all, in
+        the database that the configuration names; None: they are opened, or in use."""
         config.validate()
         if config.has_test_clock and clock is None:
             clock = MovableClock()
         failed: asyncio.Future[StoreError] = asyncio.get_running_loop().create_future()
         server = cls(config, clock, failed)
+        if config.store is not None and stores is None:
+            await asyncio.to_thread(standby.check, config)
+            stores = await asyncio.to_thread(standby.open_all, config)
+        stores = stores or {}
         try:
+            for found in stores.values():
+                found.when_lost(server._fail_from_thread)
             for each in config.served:
-                await server.open(each, store, applying)
+                await server.open(each, stores.get(each.name, store), applying)
                 store = None
             # The key of --emulator is everybody's: then only this machine is let in at all.
             certificate = _certificate(config)
@@ -147,6 +157,8 @@ class Server:
             await server._bind()
         except BaseException:
             await server._close_all()
+            for found in stores.values():
+                found.close()
             raise
         return server
 
@@ -163,7 +175,13 @@ class Server:
         `policies`: instead of those in its folder. `clock`: one of its own."""
         policies = _policies(self.config, config) if policies is None else policies
         trust = _trust(config)
-        store = FileStore(config.folder / LOG) if store is None else store
+        if store is None:
+            if (database := kept_in(config.folder)) is not None:
+                raise ArgumentError(
+                    f"--store: the log of {config.folder} is in {database}. Give --store, or set "
+                    "TANDEM_STORE; another folder begins anew."
+                )
+            store = FileStore(config.folder / LOG)
         broker = await Broker.open(
             config.name,
             store,
@@ -205,6 +223,11 @@ class Server:
     def _fail(self, error: StoreError) -> None:
         if not self.failed.done():
             self.failed.set_result(error)
+
+    def _fail_from_thread(self, error: StoreError) -> None:
+        loop = self.failed.get_loop()
+        with suppress(RuntimeError):  # the loop has ended, and so has the server
+            loop.call_soon_threadsafe(self._fail, error)
 
     async def _bind(self) -> None:
         host, bind = self.config.host, self._listener.bind
@@ -282,7 +305,8 @@ class Server:
             file = served.config.folder / BACKUP
             try:
                 target = json.loads(file.read_text(encoding="utf-8"))["target"]
-                assert isinstance(served.store, FileStore), "it is in a folder"
+                if not isinstance(served.store, FileStore):
+                    raise StoreError("the log is in a database, which has its own way to back up")
                 size = await asyncio.to_thread(served.store.backup, target)
                 answer = f'{{"bytes": {size}}}'
             except FileNotFoundError:
@@ -365,7 +389,12 @@ async def serve(
     the disk fails (1). A second signal hurries, a third kills. SIGHUP reads the policies again,
     SIGUSR1 makes the backup that is asked for."""
     prepare_process()
-    server = await Server.start(config, applying=applying)
+    stores = None
+    if config.store is not None:
+        stores = await _wait_for_stores(config)
+        if stores is None:
+            return 0
+    server = await Server.start(config, stores=stores, applying=applying)
     gc.collect()
     gc.freeze()
     notes = [note_running(server, each) for each in server.namespaces]
@@ -393,7 +422,7 @@ async def serve(
 
     loop.add_signal_handler(signal.SIGUSR1, back_up)
     server.failed.add_done_callback(lambda _: stopped.set())
-    tell_systemd("READY=1")
+    tell_systemd("READY=1\nSTATUS=serving")
     await stopped.wait()
     tell_systemd("STOPPING=1")
     if not server.failed.done() and not in_a_hurry.is_set():
@@ -403,8 +432,32 @@ async def serve(
         return 1
     await server.stop()
     for note in notes:
-        note.unlink(missing_ok=True)
+        forget_running(note)
     return 0
+
+
+async def _wait_for_stores(config: ServerConfig) -> standby.Stores | None:
+    """The namespaces in a database, as soon as no other broker serves them; None: a signal came
+    first. What cannot work is refused before."""
+    await asyncio.to_thread(standby.check, config)
+    for each in config.served:
+        _policies(config, each)
+        _trust(each)
+    _certificate(config)
+    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
+    loop.add_signal_handler(signal.SIGHUP, lambda: None)  # the policies are read at the take-over
+
+    def tell(why: str) -> None:
+        log.warning("standing by: %s", why)
+        tell_systemd(f"READY=1\nSTATUS=standing by: {why}")
+
+    try:
+        return await standby.stand_by(config, stopped, tell)
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.remove_signal_handler(number)
 
 
 def note_running(server: Server, served: Served) -> Path:
@@ -415,6 +468,13 @@ def note_running(server: Server, served: Served) -> Path:
     told = {"pid": os.getpid(), "host": server.config.host, "port": ports[0], "ports": ports}
     replace_file(note, json.dumps(told))
     return note
+
+
+def forget_running(note: Path) -> None:
+    """Unless it is of another broker by now, which was standing by."""
+    with suppress(OSError, ValueError):
+        if json.loads(note.read_text(encoding="utf-8"))["pid"] == os.getpid():
+            note.unlink()
 
 
 def replace_file(file: Path, text: str) -> None:

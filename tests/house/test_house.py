@@ -35,6 +35,8 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     # The same for workers: one queue or subscription a level works on Azure, too.
     **{f"tandem/workers/{name}.py": frozenset({"azure"}) for name in "receiving wire".split()},
     "tandem/workers/planning_plot.py": frozenset({"matplotlib"}),  # only with --plot
+    # The log in PostgreSQL: imported when it is asked for.
+    **{f"tandem/store/{name}.py": frozenset({"psycopg"}) for name in "lease postgres".split()},
     "tandem/certificates.py": frozenset({"cryptography"}),  # imported when a certificate is made
     # The data source. What plans and converts needs Arrow only; what Spark calls needs Spark.
     **{

@@ -10,6 +10,9 @@ from tandem.cli.connection import local, read_running
 from tandem.cli.output import add_json, print_json, print_rows, say
 from tandem.cli.serve import add_options, loaded
 from tandem.config import OPTIONS, Change, NamespaceConfig, ServerConfig, changes
+from tandem.config.server import check_kept_here
+from tandem.config.values import show_url
+from tandem.errors import ArgumentError
 
 if TYPE_CHECKING:
     from tandem.config import Loaded
@@ -80,6 +83,8 @@ def _shown(found: Loaded, field: str) -> object:
         return None
     if isinstance(value, tuple):
         return ", ".join(map(str, value))
+    if field == "store" and value is not None:
+        return show_url(value)
     return value if value is None or isinstance(value, bool | int) else str(value)
 
 
@@ -111,6 +116,11 @@ def _diff(options: argparse.Namespace) -> int:
 
 def show_differences(config: ServerConfig, *, deletes: bool, as_json: bool = False) -> int:
     """What would be changed, and whether there is anything."""
+    if config.store is not None and not all(read_running(each.folder) for each in config.served):
+        raise ArgumentError(
+            "--store: what is in a database is compared through the broker that serves it. None "
+            f"serves it from {config.folder} now."
+        )
     found = {each.name: differences(each, deletes=deletes) for each in config.served}
     if as_json:
         print_json({name: list(map(_change, each)) for name, each in found.items()})
@@ -128,6 +138,7 @@ def show_differences(config: ServerConfig, *, deletes: bool, as_json: bool = Fal
 def differences(config: NamespaceConfig, *, deletes: bool) -> list[Change]:
     """Of a broker that runs, as it says itself; else from its log."""
     if read_running(config.folder) is None:
+        check_kept_here(config.folder)
         import asyncio
 
         from tandem import app

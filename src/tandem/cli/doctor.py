@@ -28,7 +28,8 @@ from tandem.cli.output import add_json, is_terminal, print_json, print_rows, pro
 from tandem.cli.serve import add_options, loaded
 from tandem.config import NamespaceConfig, ServerConfig
 from tandem.config.server import LOG, POLICIES
-from tandem.errors import StoreError, TandemError
+from tandem.config.values import show_url
+from tandem.errors import ArgumentError, StoreError, TandemError
 from tandem.limits import MIB
 
 WELL: Final = "well"
@@ -104,11 +105,14 @@ def examine(options: argparse.Namespace) -> Iterator[Finding]:
         ("clock", lambda: clock(config)),
     ]
     for each in config.served:
-        checks += [
-            ("keys", lambda each=each: keys(each)),  # type: ignore[misc]
-            ("disk", lambda each=each: disk(each)),  # type: ignore[misc]
-            ("log", lambda each=each: log(each, reads_all=not options.skip_log)),  # type: ignore[misc]
-        ]
+        checks.append(("keys", lambda each=each: keys(each)))  # type: ignore[misc]
+        if config.store is None:
+            checks += [
+                ("disk", lambda each=each: disk(each)),  # type: ignore[misc]
+                ("log", lambda each=each: log(each, reads_all=not options.skip_log)),  # type: ignore[misc]
+            ]
+    if config.store is not None:
+        checks.append(("store", lambda: database(config)))
     for name, check in checks:
         try:
             yield from check()
@@ -263,6 +267,22 @@ def disk(namespace: NamespaceConfig) -> Iterator[Finding]:
         )
     else:
         yield Finding("disk", WELL, text)
+
+
+def database(config: ServerConfig) -> Iterator[Finding]:
+    """Whether it can be had, and who serves what is in it."""
+    from tandem.store import standby
+
+    url = show_url(config.store or "")
+    try:
+        served = standby.check(config)
+    except ArgumentError as error:
+        yield Finding("store", PROBLEM, str(error), "correct it, or the database")
+        return
+    for each in config.served:
+        holder = served.get(each.name.lower())
+        told = "by nobody now" if holder is None else f"by {holder}"
+        yield Finding("store", WELL, f"'{each.name}' is in {url}, served {told}")
 
 
 def sync_times(folder: Path) -> Iterator[float]:

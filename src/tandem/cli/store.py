@@ -19,7 +19,7 @@ from typing import Any, Final
 from tandem.cli import codes
 from tandem.cli.connection import find_namespace, read_running
 from tandem.cli.output import add_json, print_json, progress
-from tandem.config.server import BACKUP, LOG, POLICIES
+from tandem.config.server import BACKUP, LOG, POLICIES, check_kept_here
 from tandem.errors import StoreError
 
 _LOOK_S: Final = 0.05
@@ -90,6 +90,7 @@ def add_commands(commands: Any) -> None:
 
 def _backup(options: argparse.Namespace) -> int:
     source = find_namespace(options.folder, options.namespace)
+    check_kept_here(source)
     target: Path = options.target
     if target.exists() and any(target.iterdir()):
         raise StoreError(f"{target} is not empty")
@@ -163,6 +164,7 @@ def _repair(options: argparse.Namespace) -> int:
 
 def _log_of(folder: Path) -> Path:
     """The log of a data folder, or the folder itself if it is one."""
+    check_kept_here(folder)
     inside = folder / LOG
     return inside if inside.is_dir() else _existing(folder)
 

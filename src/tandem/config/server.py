@@ -6,9 +6,10 @@ of the environment, the flag of `tandem serve`, and its help.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -44,6 +45,9 @@ BACKUP: Final = "backup.json"
 """In a namespace's folder: `tandem backup` asks for one here, and gets its answer."""
 RUNNING: Final = "running.json"
 """In a namespace's folder while it is served: where."""
+STORE: Final = "store.json"
+"""In a namespace's folder whose log is not there but in a database: in which."""
+DATABASES: Final = ("postgresql://", "postgres://")
 _NAMESPACE: Final = re.compile(f"[A-Za-z0-9.-]{{1,{MAX_NAMESPACE_NAME}}}")
 _HOST: Final = re.compile(r"[a-z0-9_.-]{1,253}")
 
@@ -109,6 +113,11 @@ class ServerConfig:
     """Bodies kept in memory, of each namespace."""
     staged_mb: int = MAX_STAGED_BYTES // MIB
     """What may wait for the disk, of each namespace; beyond it, sends are refused."""
+    store: str | None = field(default=None, repr=False)
+    """The URL of a PostgreSQL database that has the logs of all namespaces; None: each is in its
+    folder. A password may be in it."""
+    store_lease_seconds: int = 10
+    """How long a broker that does not answer keeps others from serving what is in the database."""
     namespaces: tuple[NamespaceConfig, ...] = ()
     """Those that a file names; none: one, in the folder itself."""
 
@@ -142,9 +151,15 @@ class ServerConfig:
             ("--disk-free-mb", self.disk_free_mb, 0, 1_000_000_000),
             ("--cache-mb", self.cache_mb, 1, 1_000_000),
             ("--staged-mb", self.staged_mb, 1, 1_000_000),
+            ("--store-lease-seconds", self.store_lease_seconds, 2, 3_600),
         ):
             if not least <= value <= most:
                 raise ArgumentError(f"{flag} is {least} to {most:,}, not {value}.")
+        if self.store is not None and not self.store.startswith(DATABASES):
+            raise ArgumentError(
+                "--store is the URL of a PostgreSQL database, such as "
+                "postgresql://tandem@db.example.net/tandem; without it the data is in the folder."
+            )
         for each in self.served:
             each.validate()
         self._check_together()
@@ -186,6 +201,26 @@ class ServerConfig:
             for port in STANDARD_PORTS
             if port not in self.ports
         }
+
+
+def kept_in(folder: Path) -> str | None:
+    """The database that has the log of the namespace in this folder; None: the folder itself."""
+    try:
+        return str(json.loads((folder / STORE).read_text(encoding="utf-8"))["store"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError):
+        return "a database"
+
+
+def check_kept_here(folder: Path) -> None:
+    """Raises ArgumentError if the log of this namespace is in a database: what reads the files of
+    the folder would find none, or old ones."""
+    if (database := kept_in(folder)) is not None:
+        raise ArgumentError(
+            f"The log of {folder} is in {database}, and this works on a log in the folder only: "
+            "see docs/postgres.md for what to use instead."
+        )
 
 
 def _check_ports(ports: Iterable[int], what: str) -> None:
@@ -324,6 +359,21 @@ OPTIONS: Final = (
         "what may wait for the disk, of each namespace; beyond it messages are refused "
         f"({MAX_STAGED_BYTES // MIB})",
         "MB",
+    ),
+    Option(
+        "store",
+        "store",
+        values.text,
+        "keep the messages in this PostgreSQL database instead of the folder: several brokers, "
+        "one serves, the others stand by (docs/postgres.md); postgresql://USER@HOST/DATABASE",
+        "URL",
+    ),
+    Option(
+        "store_lease_seconds",
+        "store_lease_seconds",
+        values.integer,
+        "with --store: how long a broker that has stopped to answer keeps its place (10)",
+        "SECONDS",
     ),
     Option(
         "has_test_clock",

@@ -161,3 +161,9 @@ def show_duration(ms: Millis) -> str:
 
 def show_moment(ms: Millis) -> str:
     return datetime.fromtimestamp(ms / SECOND_MS, UTC).isoformat(timespec="milliseconds")[:23] + "Z"
+
+
+def show_url(url: str) -> str:
+    """Without the password that may be in it, also one that is not written as it should be."""
+    url = re.sub(r"(://[^:@/?]*):.*@", r"\1@", url)
+    return re.sub(r"(?i)\b((?:ssl)?password)=[^&]*", r"\1=…", url)

@@ -40,7 +40,7 @@ from tandem.limits import (
     SEGMENT_BYTES,
 )
 from tandem.model import NEVER, Message, Millis
-from tandem.store.api import Store
+from tandem.store.api import Leased, Store
 from tandem.store.records import ReadAhead, encode_into
 
 Reply: TypeAlias = Any
@@ -97,6 +97,7 @@ class Engine:
         on_commit: Callable[[], None] | None = None,
     ) -> None:
         self._store = store
+        self._leased = store if isinstance(store, Leased) else None
         self._clock = clock
         self._decode = decode
         self._on_effect = on_effect
@@ -354,6 +355,10 @@ class Engine:
             size += length
         committer.size = size
         self.metrics.records += len(changes)
+        if self._leased is not None and not self._leased.is_sure:
+            # Another broker may have handed out the same message: nothing leaves before an append
+            # has shown that the log still is ours.
+            waits, rides = True, False
         if waits and not rides:
             self._needed = committer.number
             committer.wants_sync = True

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tandem.config.server import check_kept_here
 from tandem.errors import StoreError
 from tandem.journal.events import Entities
 from tandem.journal.follow import PIECE, Dropped, Follower
@@ -15,7 +16,9 @@ from tandem.journal.transcript import Transcript
 
 
 def log_folder(folder: Path) -> Path:
-    """Of a broker's data folder, or that folder itself. Raises StoreError if there is no log."""
+    """Of a broker's data folder, or that folder itself. Raises StoreError if there is no log, and
+    ArgumentError if it is in a database."""
+    check_kept_here(folder)
     inner = folder / "log"
     found = inner if inner.is_dir() else folder
     if not found.is_dir():

@@ -14,7 +14,7 @@ open finds what was durable. Nothing is retried.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -89,4 +89,15 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Release everything. Appends that returned stay durable without it."""
+        ...
+
+
+@runtime_checkable
+class Leased(Protocol):
+    """A store that another process can take over."""
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether nobody can have taken it over yet. If not, only an append that returns shows that
+        nobody has: until then, what this process knows may be old."""
         ...

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
 from tandem.errors import StoreError
@@ -173,6 +173,12 @@ def unpack_group(data: bytes, at: int, life: int) -> GroupHeader | None:
 # --- walking --------------------------------------------------------------------------------------
 
 
+class Readable(Protocol):
+    """What a walk needs of a file; a log that is in no file has it, too."""
+
+    def pread(self, length: int, offset: int) -> bytes: ...
+
+
 class Walk:
     """The groups of one segment from `place` on, each checked.
 
@@ -183,7 +189,7 @@ class Walk:
 
     def __init__(
         self,
-        file: File,
+        file: Readable,
         header: SegmentHeader,
         place: int,
         *,

@@ -99,6 +99,37 @@ def test_a_delivery_of_durable_messages_wakes_nobody() -> None:
     assert [type(change) for change in groups(world)[-1]][-2:] == [Delivered, Enqueued]
 
 
+class LeasedStore(MemoryStore):
+    """One that another process could have taken over."""
+
+    is_sure = True
+
+
+@pytest.mark.req("C6")
+def test_what_rides_along_waits_where_another_may_have_taken_over() -> None:
+    """A process that was stopped for longer than its lease hands out nothing before an append has
+    shown that the log still is its own: another one may have had the same message completed."""
+    store = LeasedStore()
+    world = World(store)
+    world.queue()
+    world.send(b"one", b"two", b"three")
+    world.attach(1)
+    world.flow(1, 1)
+    assert len(world.delivered()) == 1, "at once, while it is sure"
+    store.is_sure = False
+    world.flow(1, 1)
+    assert not world.delivered()
+    world.engine.flush()
+    world.settle()
+    assert len(world.delivered()) == 1, "the append was not refused"
+    store.fail("taken over")
+    world.flow(1, 1)
+    world.engine.flush()
+    world.settle()
+    assert world.failures
+    assert not world.delivered()
+
+
 def test_what_rides_along_is_written_soon() -> None:
     world = World()
     world.queue()

@@ -1,4 +1,4 @@
-"""What every store promises (`tandem.store.api`), whichever it is: a third one joins `OPENERS`."""
+"""What every store promises (`tandem.store.api`), whichever it is: another one joins `OPENERS`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tandem.store.api import GROUP_HEADER, Group, Store
 from tandem.store.files import FileStore
 from tandem.store.memory import MemoryStore
 from tandem.store.segment import HEADER
+from tests.postgresql import database, needs_postgresql, new_namespace
 
 Opener: TypeAlias = Callable[[Path], tuple[Store, Callable[[], Store]]]
 
@@ -30,10 +31,29 @@ def _memory(_: Path) -> tuple[Store, Callable[[], Store]]:
     return store, lambda: store.reopened()
 
 
-OPENERS: dict[str, Opener] = {"files": _files, "memory": _memory}
+def _postgres(_: Path) -> tuple[Store, Callable[[], Store]]:
+    from tandem.store.postgres import PostgresStore
+
+    url, name = database(), new_namespace()
+
+    def open_again() -> Store:
+        return PostgresStore(url, name, piece_bytes=1000, part_bytes=7)
+
+    return open_again(), open_again
 
 
-@pytest.fixture(params=OPENERS)
+OPENERS: dict[str, Opener] = {"files": _files, "memory": _memory, "postgres": _postgres}
+PARAMETERS = [
+    "files",
+    "memory",
+    pytest.param(
+        "postgres",
+        marks=[needs_postgresql, pytest.mark.req("C6"), pytest.mark.xdist_group("postgresql")],
+    ),
+]
+
+
+@pytest.fixture(params=PARAMETERS)
 def opened(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> Iterator[tuple[Store, Callable[[], Store]]]:
