@@ -58,7 +58,10 @@ class Bench:
         self.round += 1
         path = f"home-{self.round}"
         self.primary.create_queue(
-            path, RequiresDuplicateDetection=True, DuplicateDetectionHistoryTimeWindow="P1D"
+            path,
+            RequiresDuplicateDetection=True,
+            DuplicateDetectionHistoryTimeWindow="P1D",
+            MaxSizeInMegabytes=5_120,
         )
         share = self.messages // self.queues
         for place in range(self.queues):
@@ -161,6 +164,7 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=20_000)
     parser.add_argument("--queues", type=int, default=4)
     parser.add_argument("--kills", type=int, default=2)
+    parser.add_argument("--killed", type=int, help="messages of the rows with kills")
     parser.add_argument("--no-cluster", action="store_true")
     options = parser.parse_args()
     bench = Bench(options.messages, options.queues)
@@ -170,6 +174,7 @@ def main() -> None:
         spark = warmed(spark_session("bench", "local[4,1000]", failures, is_quiet=True), 4)
         for tasks in TASKS:
             bench.row(f"local, {tasks} tasks", partial(bench.on_spark, spark, tasks), plain)
+        bench.messages = options.killed or options.messages
         bench.row(
             f"local, 4 tasks, {options.kills} kills",
             lambda: bench.killed(spark, 4, options.kills, lambda: python_workers_of(os.getpid())),
@@ -180,10 +185,12 @@ def main() -> None:
         with StandaloneCluster() as cluster:
             spark = spark_session("bench", cluster.url, {**CONF, **failures}, is_quiet=True)
             warmed(spark, 4)
+            bench.messages = options.messages
             for tasks in TASKS:
                 bench.row(
                     f"standalone, {tasks} tasks", partial(bench.on_spark, spark, tasks), plain
                 )
+            bench.messages = options.killed or options.messages
             bench.row(
                 f"standalone, 4 tasks, {options.kills} kills",
                 lambda: bench.killed(spark, 4, options.kills, cluster.executors),
