@@ -7,7 +7,8 @@ one message a chart, units on every axis, no second y axis, nothing that only de
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
 Row: TypeAlias = Mapping[str, Any]
@@ -60,8 +61,25 @@ def _line(rows: Sequence[Row], of: str, name: str, color: str, **more: Any) -> F
     }
 
 
-def throughput(rows: Sequence[Row], outage: tuple[datetime, datetime] | None = None) -> Figure:
+def with_quiet(rows: Sequence[Row], window_s: int, quiet: Row) -> list[Row]:
+    """Windows without any event have no row: a line must not run over them as if it knew. `quiet`
+    is what is so in them; the rest is as it was before."""
+    step = timedelta(seconds=window_s)
+    shown: list[Row] = list(rows[:1])
+    for before, row in pairwise(rows):
+        if row["window"] - before["window"] > step:
+            shown.append({**before, **quiet, "window": before["window"] + step})
+        if row["window"] - before["window"] > 2 * step:
+            shown.append({**before, **quiet, "window": row["window"] - step})
+        shown.append(row)
+    return shown
+
+
+def throughput(
+    rows: Sequence[Row], window_s: int, outage: tuple[datetime, datetime] | None = None
+) -> Figure:
     """Arrived and completed a second; below, on the same time, what waits."""
+    rows = with_quiet(rows, window_s, {"arrived_per_s": 0, "completed_per_s": 0})
     return figure(
         [
             _line(rows, "arrived_per_s", "Arrived", "@blue", hovertemplate="%{y:,.1f}/s"),
@@ -141,12 +159,13 @@ def _target(targets: Mapping[tuple[str, int | None], float], row: Row) -> float 
     return exact if exact is not None else targets.get((row["entity"], None))
 
 
-def waits_over_time(levels: Mapping[str, Sequence[Row]]) -> Figure:
+def waits_over_time(levels: Mapping[str, Sequence[Row]], window_s: int) -> Figure:
     """The 99th percentile of the wait of each level."""
     data = [
         _line(
-            rows, "wait_p99_ms", label, SERIES[number % len(SERIES)],
-            hovertemplate="%{y:,.0f} ms", connectgaps=False,
+            with_quiet(rows, window_s, {"wait_p99_ms": None}), "wait_p99_ms", label,
+            SERIES[number % len(SERIES)], mode="lines+markers", hovertemplate="%{y:,.0f} ms",
+            connectgaps=False,
         )
         for number, (label, rows) in enumerate(levels.items())
     ]  # fmt: skip

@@ -87,7 +87,10 @@ def _sum(rows: Sequence[Row], of: str) -> int:
 
 
 def throughput(
-    rates: Sequence[Row], over_time: Sequence[Row], outage: tuple[datetime, datetime] | None
+    rates: Sequence[Row],
+    over_time: Sequence[Row],
+    outage: tuple[datetime, datetime] | None,
+    window_s: int,
 ) -> Section:
     """`rates` one row for each entity and level; `over_time` one for each window."""
     arrived, completed = _sum(over_time, "arrived"), _sum(over_time, "completed")
@@ -123,7 +126,7 @@ def throughput(
         ],
         more=_short(MOST_ROWS, len(ordered), "rates"),
     )  # fmt: skip
-    figures = (charts.throughput(over_time, outage),) if over_time else ()
+    figures = (charts.throughput(over_time, window_s, outage),) if over_time else ()
     return Section("throughput", "Throughput", finding, lead, figures, (table,))
 
 
@@ -135,6 +138,7 @@ def waits(
     over_time: Sequence[Row],
     targets: Sequence[Row],
     starvation: Sequence[Row],
+    window_s: int,
 ) -> Section:
     promised = {
         (row["entity"], row["level"]): 1000 * row["within_s"]
@@ -196,7 +200,7 @@ def waits(
             lines[name_of(row)].append(row)
     figures: list[charts.Figure] = []
     if labelled:
-        figures = [charts.waits(labelled, promised), charts.waits_over_time(lines)]
+        figures = [charts.waits(labelled, promised), charts.waits_over_time(lines, window_s)]
     return Section(
         "waits", "Waits and promises", finding, lead, tuple(figures),
         (table,) if judged else (), "bad" if missed else "good" if judged else "",

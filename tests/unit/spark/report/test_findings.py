@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from tandem.spark.report import findings
+from tandem.spark.report import charts, findings
 from tandem.spark.report.findings import named, outage_span
 
 BEGIN = datetime(2026, 1, 1, 12)
@@ -48,21 +48,21 @@ def waited(entity: str) -> dict[str, Any]:
 
 def test_a_missed_promise_is_the_finding() -> None:
     rows = [promise("a", 99.5), promise("b", 80.0), promise("c", 95.0)]
-    found = findings.waits([waited("a")], [waited("a")], rows, [])
+    found = findings.waits([waited("a")], [waited("a")], rows, [], 60)
     assert found.finding == (
         "2 promises of 3 missed: only 80 % of b were done within 10 s, not 99 %"
     )
     assert found.state == "bad"
     assert [row[2] for row in found.tables[0].rows] == ["✗ 80 %", "✗ 95 %", "✓ 99.5 %"]
-    kept = findings.waits([waited("a")], [waited("a")], [promise("a", 100.0)], [])
+    kept = findings.waits([waited("a")], [waited("a")], [promise("a", 100.0)], [], 60)
     assert (kept.state, kept.finding) == (
         "good",
         "Every promise was kept: 1 level within the target",
     )
-    plain = findings.waits([waited("a")], [waited("a")], [], [])
+    plain = findings.waits([waited("a")], [waited("a")], [], [], 60)
     assert plain.finding == "99 of 100 messages waited at most 4.0 s, in a the longest"
     starved = [level("a", starved_windows=3, first_starved=at(1), most_waiting=7)]
-    assert "a starved: in 3 windows" in findings.waits([], [], [], starved).lead
+    assert "a starved: in 3 windows" in findings.waits([], [], [], starved, 60).lead
 
 
 def story(minute: int, around: int, home: int, left: int, **more: int) -> dict[str, Any]:
@@ -140,3 +140,17 @@ def test_time_dead_letters_audit_workers() -> None:
     offender = {"entity": "a", "fault": "lost", "detail": None, "sequence_number": 5, "place": 77}
     assert findings.audited([offender], summary).finding == "1 message of 10 do not add up: 1 lost"
     assert findings.workers([], []) is None
+
+
+def test_a_line_does_not_run_over_what_it_does_not_know() -> None:
+    """Where no window has a row nothing happened: the rate is 0 there, and what waits goes on."""
+
+    rows = [
+        {"window": at(minute), "arrived_per_s": rate, "waiting": waiting}
+        for minute, rate, waiting in ((0, 5, 1), (1, 4, 2), (2, 3, 3), (4, 2, 4), (8, 1, 5))
+    ]
+    shown = charts.with_quiet(rows, 60, {"arrived_per_s": 0})
+    assert [each["window"] for each in shown] == [at(minute) for minute in (0, 1, 2, 3, 4, 5, 7, 8)]
+    assert [each["arrived_per_s"] for each in shown] == [5, 4, 3, 0, 2, 0, 0, 1]
+    assert [each["waiting"] for each in shown] == [1, 2, 3, 3, 4, 4, 4, 5]
+    assert charts.with_quiet([], 60, {}) == []
