@@ -217,7 +217,9 @@ def test_a_run_is_on_the_console(journal: Path, tmp_path: Path) -> None:
         # A folder with all sorts in it, none of them a journal: said in a line, too.
         assert main(["pipeline", "run", "rates", str(tmp_path), *out, "--quiet"]) == WRONG
         _, said = visit.ask("GET", "api/board")
-    failed, done = sorted((each["said"] for each in said["notes"]), key=lambda it: it["rows"] or 0)
+    failed, done = sorted(
+        (each["said"] for each in said["notes"]), key=lambda it: it.get("rows") or 0
+    )
     assert (done["state"], done["share"]) == ("done", 1)
     assert done["report"].endswith("report.html")
     assert done["findings"]
