@@ -186,7 +186,7 @@ def measured(scenario: str, seconds: float, calm_s: float) -> Result:
     results: list[Result] = []
     for _ in range(MOST_TRIES):
         result = asyncio.run(run(scenario, seconds, calm_s=calm_s))
-        if result.stood_still_s > STANDSTILL_S:
+        if result.stood_still_s > STANDSTILL_S and not result.wrongs:
             continue
         results.append(result)
         if result.wrongs or results[0].ratio < RATIO or len(results) == 3:

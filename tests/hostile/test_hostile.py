@@ -20,6 +20,7 @@ from tandem.limits import MAX_UNAUTHENTICATED_PER_ADDRESS
 from tandem.testing import BrokerProcess
 
 from . import connections
+from . import run as runs
 from .attack import Plan, load
 from .calm import QUEUE, Calm
 from .run import CAP_MIB, broker_for_attacks, resident_mib
@@ -168,3 +169,23 @@ def test_the_quota_of_connections_is_kept(tmp_path: Path) -> None:
                 time.sleep(0.05)
         for wire in wires:
             wire.socket.close()
+
+
+def test_a_standstill_excuses_no_other_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the machine stood still, the latency is measured again; what was lost is lost."""
+
+    def result(stood_still_s: float, *wrongs: str) -> runs.Result:
+        return runs.Result("H0", 3.0, 3.0, 4.0, 30.0, stood_still_s, {}, list(wrongs))
+
+    def measured(*results: runs.Result) -> list[str]:
+        found = iter(results)
+
+        async def run(*_: object, **__: object) -> runs.Result:
+            return next(found)
+
+        monkeypatch.setattr(runs, "run", run)
+        return runs.measured("H0", 1, 1).judge()
+
+    assert measured(result(0.6), result(0.0)) == []
+    assert measured(result(0.6, "3 are missing"), result(0.0)) == ["3 are missing"]
+    assert "stood still" in measured(*[result(0.6)] * runs.MOST_TRIES)[0]

@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from tandem.clock import Clock
 from tandem.engine.metrics import Metrics
 from tandem.errors import StoreError
-from tandem.store.api import GROUP_HEADER, Buffer, Store
+from tandem.store.api import GROUP_HEADER, Buffer, Leased, Store
 
 Job: TypeAlias = Callable[[], Any]
 Done: TypeAlias = Callable[[Any], None]
@@ -197,6 +197,9 @@ class Committer:
         self.is_writing = False
         """Whether a group is on its way to the disk."""
         self.is_stopped = False
+        self._is_far = isinstance(store, Leased)
+        """Whether a write goes over a network, which may be gone for seconds: nobody waits there
+        in the owner's thread, however quick it was the last time."""
         self._took_ns = QUICK_NS
         self._rests_from_ns = 0
         """How long the last group took, and when it was on disk."""
@@ -249,7 +252,8 @@ class Committer:
         """Whether the disk has rested for longer than it worked: a busy one has a thread of its
         own, so that the next group fills meanwhile."""
         return (
-            size <= SMALL_BYTES
+            not self._is_far
+            and size <= SMALL_BYTES
             and self._took_ns < QUICK_NS
             and self._clock.stopwatch_ns() - self._rests_from_ns > self._took_ns
         )

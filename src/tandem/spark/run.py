@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -32,9 +32,9 @@ class Run:
     options: argparse.Namespace
     spark: SparkSession
     _shown: Progress
-    _said: dict[str, Any] = field(default_factory=dict)
+    _said: dict[str, Any]
     """For the console."""
-    _begun: float = field(default_factory=time.monotonic)
+    _begun: float
 
     @property
     def seconds(self) -> float:
@@ -46,10 +46,7 @@ class Run:
         self._said.update(text=standing.text, share=share)
 
     def show_batches(self, outcome: Outcome) -> None:
-        text = f"{outcome.events:,} rows in {outcome.batches:,} batches"
-        if outcome.quarantined:
-            text += f", {outcome.quarantined:,} in quarantine"
-        self.show(Standing(0, None, text))
+        self.show(Standing(0, None, _rows(outcome, f"{outcome.batches:,} batches")))
         self._said["rows"] = outcome.events
 
     def conclude(
@@ -69,9 +66,7 @@ class Run:
             "seconds": self.seconds,
             **more,
         }
-        text = f"{outcome.events:,} rows in {summary['seconds']} s"
-        if outcome.quarantined:
-            text += f", {outcome.quarantined:,} in quarantine"
+        text = _rows(outcome, f"{summary['seconds']} s")
         self.conclude(outcome.events, text)
         if self.options.json:
             print(json.dumps(summary, indent=2))
@@ -82,9 +77,15 @@ class Run:
         return 0
 
 
+def _rows(outcome: Outcome, within: str) -> str:
+    text = f"{outcome.events:,} rows in {within}"
+    return f"{text}, {outcome.quarantined:,} in quarantine" if outcome.quarantined else text
+
+
 @contextmanager
 def running(options: argparse.Namespace, name: str) -> Iterator[Run]:
     """A session for one run. What Spark refuses is said in a line, not as a trace of its stack."""
+    begun = time.monotonic()
     conf = dict(pair_of(each) for each in options.conf)
     said: dict[str, Any] = {"state": "running", "text": "Spark is starting"}
     reporter = _reporter(options, name, said)
@@ -94,7 +95,7 @@ def running(options: argparse.Namespace, name: str) -> Iterator[Run]:
             was_there = SparkSession.getActiveSession() is not None
             spark = spark_session(name, options.master, conf, is_quiet=not options.verbose)
             try:
-                yield Run(name, options, spark, shown, said)
+                yield Run(name, options, spark, shown, said, begun)
             finally:
                 if not was_there:
                     spark.stop()

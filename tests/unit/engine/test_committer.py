@@ -196,6 +196,14 @@ def test_a_disk_that_rests_is_written_by_the_owner_and_a_busy_one_by_the_lane() 
     clock.advance(10)
     assert not write(), "a slow disk is not waited for"
 
+    class Database(Disk):
+        is_sure = True
+
+    groups = Groups(lane, Database(), clock)
+    for _ in range(3):
+        clock.advance(1)
+        assert not write(), "however quick: a network can be gone the next time"
+
 
 def test_a_cut_ends_a_group_also_while_one_is_written() -> None:
     lane = SteppedLane()
