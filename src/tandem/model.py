@@ -7,10 +7,10 @@ changes do not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias, cast
 from uuid import UUID
 
 Millis: TypeAlias = int
@@ -18,6 +18,10 @@ Millis: TypeAlias = int
 
 NEVER: Final[Millis] = 0xFFFF_FFFF_FFFF_FFFF
 """Later than any time: "does not expire", "no deadline"."""
+
+new_tuple: Final = cast("Callable[[Any, tuple[Any, ...]], Any]", tuple.__new__)
+"""A named tuple of all its fields, without the call of its own constructor: for what is made for
+every message."""
 
 PING_CONTENT_TYPE: Final = "application/vnd.ms-servicebus-ping"
 
@@ -73,7 +77,9 @@ class Message(Protocol):
     @property
     def scheduled_ms(self) -> Millis | None: ...
     @property
-    def content_type(self) -> str | None: ...
+    def is_ping(self) -> bool:
+        """Whether it only asks if the entity would take a message: it is never stored (N8)."""
+        ...
 
     # sessions, duplicate detection, partitions, priorities
     @property
@@ -88,6 +94,8 @@ class Message(Protocol):
     # rules
     @property
     def correlation_id(self) -> MessageId | None: ...
+    @property
+    def content_type(self) -> str | None: ...
     @property
     def label(self) -> str | None: ...
     @property

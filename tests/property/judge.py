@@ -22,7 +22,7 @@ from tandem.core.rules import Rule, SqlAction, SqlFilter, default_rule
 from tandem.core.state import State
 from tandem.errors import Refused
 from tandem.limits import MAX_BROWSE
-from tandem.model import NO_EDITS, Edits, Message, Value
+from tandem.model import NO_EDITS, PING_CONTENT_TYPE, Edits, Message, Value
 from tests.property.model import Answer, Item, Model, Selects
 
 Shown: TypeAlias = tuple[object, ...]
@@ -49,6 +49,10 @@ class Letter:
     reply_to_session_id: str | None = None
     via_partition_key: str | None = None
     properties: Mapping[str, Value] = field(default_factory=dict)
+
+    @property
+    def is_ping(self) -> bool:
+        return self.content_type == PING_CONTENT_TYPE
 
 
 MEANINGS: Final[Mapping[str, tuple[Selects, Edits | None]]] = {

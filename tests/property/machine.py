@@ -100,10 +100,7 @@ class Draft:
 
     def letter(self, number: int, now: int) -> Letter:
         is_ping = self.oddity == 17
-        # Core looks for a ping's content type in the bytes first.
-        tail = PING_CONTENT_TYPE.encode() if is_ping else b""
-        if self.oddity == 19:
-            tail = b"." * 300_000
+        tail = b"." * 300_000 if self.oddity == 19 else b""
         return Letter(
             payload=b"%d" % number + tail,
             ttl_ms=self.ttl_ms,

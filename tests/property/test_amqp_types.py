@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandem.amqp import types as t
-from tandem.amqp.message import AmqpMessage, edited, encode_message, sections
+from tandem.amqp.message import AmqpMessage, ParsedMessage, edited, encode_message, sections
 from tandem.errors import ProtocolError
 from tandem.model import Duration, Edits, Symbol, Timestamp, Value
 
@@ -194,7 +194,7 @@ def test_any_bytes_make_a_message_or_a_protocol_error(data: st.DataObject) -> No
         message.check()
     except ProtocolError:
         return
-    for name in AmqpMessage.__slots__:
+    for name in ParsedMessage.__slots__:
         getattr(message, name)
     changed = AmqpMessage(edited(message.payload, Edits({"a": 1}, frozenset(), {"Label": "l"})))
     changed.check()

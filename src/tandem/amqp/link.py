@@ -11,7 +11,7 @@ because memory is bounded by the unsettled and by the size of a message, not by 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tandem.amqp.events import Event, LinkDetached, LinkFlow, MessageReceived
 from tandem.amqp.fast import Flow, Transfer, encode_state
@@ -32,12 +32,18 @@ from tandem.amqp.states import LinkState
 from tandem.amqp.unsettled import HALF, MASK
 from tandem.errors import ArgumentError
 from tandem.limits import MAX_CREDIT, MAX_UNSETTLED
+from tandem.model import new_tuple
 
 if TYPE_CHECKING:
     from tandem.amqp.session import Session
 
 
+Row: TypeAlias = Sequence[tuple[bytes, Sequence[bytes]]]
+"""Messages to be sent in a row: of each its tag, and the parts of its encoding."""
+
 ATTACHED: Final = LinkState.ATTACHED
+MAX_TAG: Final = 32
+"""Bytes of a delivery tag. (§2.8.7)"""
 _HARD_UNSETTLED: Final = 4 * MAX_UNSETTLED
 
 
@@ -181,13 +187,27 @@ class Link:
 
         Takes one credit, and is an error without: so no more can wait than the peer asked for.
         """
-        if self.credit <= 0 or self.state is not ATTACHED or not self.is_sender or len(tag) > 32:
-            raise ArgumentError("It takes an attached link with credit, and a tag of 32 bytes.")
         if state is not None and len(encode_state(state)) > 256:
             raise ArgumentError("A state is repeated in each frame, and this one is too long.")
-        self.credit -= 1
-        self.delivery_count = self.delivery_count + 1 & MASK
-        return self.session.deliver(self, tag, parts, settled, message_format, state)
+        self._take_credit(1, tag)
+        return self.session.deliver(self, ((tag, parts),), settled, message_format, state)
+
+    def deliver_row(self, row: Row, *, settled: bool = False) -> None:
+        """Send messages whose tags are all as long as the first; takes a credit for each."""
+        if row:
+            self._take_credit(len(row), row[0][0])
+            self.session.deliver(self, row, settled)
+
+    def _take_credit(self, count: int, tag: bytes) -> None:
+        if (
+            self.credit < count
+            or self.state is not ATTACHED
+            or not self.is_sender
+            or len(tag) > MAX_TAG
+        ):
+            raise ArgumentError("It takes an attached link with credit, and a tag of 32 bytes.")
+        self.credit -= count
+        self.delivery_count = self.delivery_count + count & MASK
 
     def drained(self) -> None:
         """There is nothing more to send: use up the credit and say so, if a drain was asked for."""
@@ -261,9 +281,12 @@ class Link:
                         self._too_many(events)
                         return
                 events.append(
-                    MessageReceived(
-                        self, delivery_id, tag or b"", buffer[at:end], message_format or 0,
-                        settled, state,
+                    new_tuple(
+                        MessageReceived,
+                        (
+                            self, delivery_id, tag or b"", buffer[at:end], message_format or 0,
+                            settled, state,
+                        ),
                     )
                 )  # fmt: skip
                 return

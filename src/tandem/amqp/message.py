@@ -40,7 +40,16 @@ from tandem.amqp.types import (
 )
 from tandem.errors import ArgumentError, ProtocolError
 from tandem.limits import MAX_BATCH_MESSAGES, MAX_NODES_PER_FRAME, MAX_SECTIONS
-from tandem.model import Duration, Edits, MessageId, Millis, Symbol, Timestamp, Value
+from tandem.model import (
+    PING_CONTENT_TYPE,
+    Duration,
+    Edits,
+    MessageId,
+    Millis,
+    Symbol,
+    Timestamp,
+    Value,
+)
 
 HEADER: Final = 0x70
 DELIVERY_ANNOTATIONS: Final = 0x71
@@ -157,25 +166,18 @@ def _usual_openings() -> dict[bytes, int]:
 _opening: Final = _usual_openings().get
 _u32: Final = Struct(">I").unpack_from
 
-_new_message: Final = object.__new__
 _SIMPLE: Final = frozenset(Value.__args__)
 _TEXT_FIELDS: Final = (2, 3, 4, 6, 10, 12)
+_PING_MARK: Final = PING_CONTENT_TYPE.encode()
+_PING_WITHIN: Final = 4_096
+"""A ping is empty: its content type stands near the start."""
 
 
-class AmqpMessage:
-    """One encoded message, as core sees it (`model.Message`).
-
-    Construction finds the borders of the sections and refuses what `sections` refuses. The rest is
-    parsed by groups on first use and then kept: header, annotations, properties, application
-    properties. Contents that break the standard raise `ProtocolError` at that first use; `check`
-    brings that moment forward, so that nothing raises later.
-
-    `payload` is the bytes as received, with one exception: section descriptors in a long or
-    symbolic form become `00 53 xx`, because azure-servicebus cannot read any other.
-    """
+class ParsedMessage:
+    """One encoded message, as core sees it (`model.Message`), all of it parsed."""
 
     __slots__ = (
-        "_starts", "content_type", "correlation_id", "label", "message_id", "partition_key",
+        "content_type", "correlation_id", "is_ping", "label", "message_id", "partition_key",
         "payload", "priority", "properties", "reply_to", "reply_to_session_id", "scheduled_ms",
         "session_id", "to", "ttl_ms", "via_partition_key",
     )  # fmt: skip
@@ -191,11 +193,27 @@ class AmqpMessage:
     session_id: str | None
     reply_to_session_id: str | None
     content_type: str | None
+    is_ping: bool
     label: str | None
     to: str | None
     reply_to: str | None
     properties: Mapping[str, Value]
     """Application properties. A nested or unknown described value appears as its encoded bytes."""
+
+
+class AmqpMessage(ParsedMessage):
+    """One encoded message that is parsed when it is asked.
+
+    Construction finds the borders of the sections and refuses what `sections` refuses. The rest is
+    parsed by groups on first use and then kept: header, annotations, properties, application
+    properties. Contents that break the standard raise `ProtocolError` at that first use; `check`
+    brings that moment forward, so that nothing raises later.
+
+    `payload` is the bytes as received, with one exception: section descriptors in a long or
+    symbolic form become `00 53 xx`, because azure-servicebus cannot read any other.
+    """
+
+    __slots__ = ("_starts",)
 
     def __init__(self, payload: bytes) -> None:
         self.payload = payload
@@ -260,26 +278,6 @@ class AmqpMessage:
             fill(self)
             return getattr(self, name)
 
-    def twin(self, payload: bytes, message_id: str) -> AmqpMessage:
-        """A message that differs from this one, which is parsed, in these two things only."""
-        it: AmqpMessage = _new_message(AmqpMessage)
-        it.payload = payload
-        it.message_id = message_id
-        it.ttl_ms = self.ttl_ms
-        it.priority = self.priority
-        it.scheduled_ms = self.scheduled_ms
-        it.partition_key = self.partition_key
-        it.via_partition_key = self.via_partition_key
-        it.correlation_id = self.correlation_id
-        it.session_id = self.session_id
-        it.reply_to_session_id = self.reply_to_session_id
-        it.content_type = self.content_type
-        it.label = self.label
-        it.to = self.to
-        it.reply_to = self.reply_to
-        it.properties = self.properties
-        return it
-
     def check(self) -> None:
         """Parse all that is not parsed yet; after this no attribute raises."""
         for name in ("ttl_ms", "scheduled_ms", "message_id", "properties"):
@@ -319,7 +317,14 @@ class AmqpMessage:
         texts = cast("list[str | None]", fields)
         self.to, self.label, self.reply_to = texts[2], texts[3], texts[4]
         self.content_type = texts[6]
+        self.is_ping = texts[6] == PING_CONTENT_TYPE
         self.session_id, self.reply_to_session_id = texts[10], texts[12]
+
+    def _fill_is_ping(self) -> None:
+        """Looking for the bytes first saves nearly all from being parsed."""
+        self.is_ping = False
+        if self.payload.find(_PING_MARK, 0, _PING_WITHIN) >= 0:
+            self._fill_properties()
 
     def _fill_application_properties(self) -> None:
         if not self._starts[4]:
@@ -352,6 +357,7 @@ _GROUPS: Final[dict[str, Callable[[AmqpMessage], None]]] = {
         ),
         AmqpMessage._fill_properties,
     ),
+    "is_ping": AmqpMessage._fill_is_ping,
     "properties": AmqpMessage._fill_application_properties,
 }
 

@@ -12,7 +12,7 @@ azure-servicebus miscounts its transfers.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from tandem.amqp.events import (
@@ -35,7 +35,7 @@ from tandem.amqp.fast import (
     transfer_opening,
 )
 from tandem.amqp.frames import LARGE, frame
-from tandem.amqp.link import ATTACHED, Link
+from tandem.amqp.link import ATTACHED, MAX_TAG, Link, Row
 from tandem.amqp.performatives import (
     FLOW,
     RECEIVER,
@@ -58,6 +58,7 @@ from tandem.amqp.types import Buffer
 from tandem.amqp.unsettled import HALF, MASK, Twins, Unsettled, rows
 from tandem.errors import ArgumentError
 from tandem.limits import MAX_UNSETTLED
+from tandem.model import new_tuple
 
 if TYPE_CHECKING:
     from tandem.amqp.connection import Connection
@@ -302,40 +303,45 @@ class Session:
     def deliver(
         self,
         link: Link,
-        tag: bytes,
-        parts: Sequence[bytes],
+        row: Row,
         settled: bool,
-        message_format: int,
-        state: DeliveryState | None,
+        message_format: int = 0,
+        state: DeliveryState | None = None,
     ) -> int | None:
-        """Write one message, or let it wait for the window. The link has taken its credit."""
+        """Write messages, or let them wait for the window. The link has taken their credit. The id
+        of the last one, if it has one already."""
         connection = self.connection
-        size = sum(map(len, parts))
+        sizes = [sum(map(len, parts)) for _, parts in row]
         if (
-            size + len(tag) + TRANSFER_BYTES > connection.remote_max_frame
-            or self.window <= 0
+            max(sizes) + MAX_TAG + TRANSFER_BYTES > connection.remote_max_frame
+            or self.window < len(row)
             or self._waiting
             or message_format
             or state is not None
         ):
-            payload = parts[0] if len(parts) == 1 else b"".join(parts)
-            waiting = _Waiting(link, tag, payload, settled, message_format, state)
-            self._waiting.append(waiting)
+            for tag, parts in row:
+                payload = parts[0] if len(parts) == 1 else b"".join(parts)
+                waiting = _Waiting(link, tag, payload, settled, message_format, state)
+                self._waiting.append(waiting)
             self._pump()
             return waiting.delivery_id
-        if size >= LARGE:
+        if max(sizes) >= LARGE:
             connection.has_large = True
-        delivery_id = self.next_delivery_id
-        self.next_delivery_id = delivery_id + 1 & MASK
-        self.next_outgoing_id = self.next_outgoing_id + 1 & MASK
-        self.window -= 1
-        out = connection.out
-        out.append(transfer_opening(self.channel, link.handle, delivery_id, tag, settled, size))
-        out += parts
-        if not settled:
-            self.outgoing.add(delivery_id, Delivery(delivery_id, link, tag))
-            link.unsettled += 1
-        return delivery_id
+        first = delivery_id = self.next_delivery_id
+        channel, handle, out = self.channel, link.handle, connection.out
+        unsettled: list[Delivery] = []
+        for (tag, parts), size in zip(row, sizes, strict=True):
+            out.append(transfer_opening(channel, handle, delivery_id, tag, settled, size))
+            out += parts
+            if not settled:
+                unsettled.append(new_tuple(Delivery, (delivery_id, link, tag)))
+            delivery_id = delivery_id + 1 & MASK
+        self.next_delivery_id = delivery_id
+        self.next_outgoing_id = self.next_outgoing_id + len(row) & MASK
+        self.window -= len(row)
+        self.outgoing.add_row(first, unsettled)
+        link.unsettled += len(unsettled)
+        return delivery_id - 1 & MASK
 
     def _pump(self) -> None:
         """Write what waits, frame by frame, as far as the window goes."""

@@ -8,7 +8,7 @@ what it names: an attack, and also what a client does that settles all it ever r
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, Generic, TypeVar
 
 MASK: Final = 0xFFFF_FFFF
@@ -66,6 +66,19 @@ class Unsettled(Generic[T]):
             base = order[-1] - HALF
             insort(order, delivery_id, key=lambda it: it - base & MASK)
         if len(self.order) > self.limit:
+            self.clean()
+
+    def add_row(self, first: int, row: Sequence[T]) -> None:
+        """`add` them with consecutive ids from `first` on."""
+        order = self.order
+        if first + len(row) > MASK or (order and not is_after(first, order[-1])):
+            for at, what in enumerate(row):
+                self.add(first + at & MASK, what)
+            return
+        ids = range(first, first + len(row))
+        self.entries.update(zip(ids, row, strict=True))
+        order += ids
+        if len(order) > self.limit:
             self.clean()
 
     def clean(self) -> None:

@@ -8,10 +8,10 @@ come before, and change nothing. Which state follows which is `state.TRANSITIONS
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from heapq import heappop
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from tandem import limits
 from tandem.changes import (
@@ -51,7 +51,7 @@ from tandem.errors import (
     QuotaExceededError,
     SessionLockLostError,
 )
-from tandem.model import NEVER, NO_EDITS, PING_CONTENT_TYPE, Edits, Message, Millis
+from tandem.model import NEVER, NO_EDITS, Edits, Message, Millis, new_tuple
 from tandem.settings import QueueSettings, SubscriptionSettings
 
 if TYPE_CHECKING:
@@ -61,12 +61,6 @@ NO_SESSION_ID: Final = (
     "Session enabled entity doesn't allow a message whose session identifier is null."
 )
 _ONE: Final = Struct("<Q")
-_new: Final = cast("Callable[[Any, tuple[Any, ...]], Any]", tuple.__new__)
-"""A named tuple without the call of its own constructor."""
-_PING_MARK: Final = PING_CONTENT_TYPE.encode()
-_PING_WITHIN: Final = 4_096
-"""A ping is empty: its content type stands near the start, and looking for the bytes first saves
-every other message from being parsed."""
 _WAITING: Final = int(State.WAITING)
 _SCHEDULED: Final = int(State.SCHEDULED)
 _DEFERRED: Final = int(State.DEFERRED)
@@ -75,13 +69,6 @@ _DELAYED: Final = int(State.DELAYED)
 
 def packed(numbers: Sequence[int]) -> bytes:
     return _ONE.pack(numbers[0]) if len(numbers) == 1 else array("Q", numbers).tobytes()
-
-
-def is_ping(message: Message) -> bool:
-    """Whether it only asks if the entity would take a message: it is never stored (N8)."""
-    if message.payload.find(_PING_MARK, 0, _PING_WITHIN) < 0:
-        return False
-    return message.content_type == PING_CONTENT_TYPE
 
 
 def check(queue: Queue, message: Message) -> None:
@@ -197,26 +184,27 @@ def accept_run(
     if not queue.is_simple or queue.is_relay or queue.ttl_ms != NEVER:
         return None
     for message in messages:
-        if message.ttl_ms is not None or message.scheduled_ms or is_ping(message):
+        if message.ttl_ms is not None or message.scheduled_ms or message.is_ping:
             return None
     part, book, entity = queue.parts[0], queue.book, queue.id
     time = max(now, queue.last_enqueued_ms)
     index, body = part.last + 1, book.next_body
+    high, base, mask, emit = part.high, index + part.origin, part.mask, book.emit
     numbers: list[int] = []
     sizes: list[int] = []
     level_of, level, levels = queue.level_of, 0, bytearray()
-    for message in messages:
+    for at, message in enumerate(messages):
         payload = message.payload
         size = len(payload)
         if level_of is not None:
             level = level_of(message)
             levels.append(level)
-        number = part.high | ((index + len(sizes) + part.origin) & part.mask)
-        book.emit(
-            _new(
+        number = high | ((base + at) & mask)
+        emit(
+            new_tuple(
                 Enqueued,
                 (
-                    time, entity, number, body + len(sizes), _WAITING, NEVER, 0, size,
+                    time, entity, number, body + at, _WAITING, NEVER, 0, size,
                     level, 0, 0, link, None, None, None, payload,
                 ),
             )
@@ -232,8 +220,7 @@ def leave(queue: Queue, numbers: Sequence[int], reason: Removal, now: Millis) ->
     if numbers:
         queue.book.emit(Removed(now, queue.id, reason, packed(numbers)))
         queue.tally.removed[reason] += len(numbers)
-        for number in numbers:
-            queue.remove(number)
+        queue.remove_all(numbers)
 
 
 def bury(
@@ -384,14 +371,22 @@ def holder(queue: Queue, token: bytes, now: Millis) -> int:
         assert session is not None
         if not session.is_locked(now) or session.link != lock[2]:
             raise SessionLockLostError(session.id)
-    number_held: int = number
-    return number_held
+    return int(number)
 
 
 def check_settle(
     queue: Queue, tokens: Sequence[bytes], disposition: Disposition, now: Millis
 ) -> list[int]:
-    numbers = [holder(queue, token, now) for token in tokens]
+    numbers: list[int] = []
+    lock_of = queue.locks.get
+    for token in tokens:
+        if len(token) == TOKEN.size:
+            number, nonce = TOKEN.unpack(token)
+            lock = lock_of(number)
+            if lock is not None and lock[1] == nonce and now < lock[0] != NEVER:
+                numbers.append(number)
+                continue
+        numbers.append(holder(queue, token, now))  # of a session, or not any more
     if len(numbers) > 1 and len(set(numbers)) != len(numbers):
         raise MessageLockLostError
     if disposition is Disposition.DEAD_LETTER and queue.kind is EntityKind.DEAD_LETTER:

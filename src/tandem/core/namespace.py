@@ -352,15 +352,15 @@ class Namespace:
             raise MessageSizeExceededError(
                 f"A batch has at most {limits.MAX_BATCH_MESSAGES} messages, not {len(messages)}."
             )
-        size = 0
-        for message in messages:
-            try:
-                lifecycle.check(queue, message)
-            except Refused:
-                if not lifecycle.is_ping(message):  # that needs no session id
-                    raise
-            size += len(message.payload)
-        return size
+        sizes = [len(message.payload) for message in messages]
+        if not queue.is_simple or max(sizes, default=0) > queue.max_message_bytes:
+            for message in messages:
+                try:
+                    lifecycle.check(queue, message)
+                except Refused:
+                    if not message.is_ping:  # that needs no session id
+                        raise
+        return sum(sizes)
 
     def _accept(
         self, queue: Queue, messages: Sequence[Message], link: int, now: Millis
@@ -368,7 +368,7 @@ class Namespace:
         run = lifecycle.accept_run(queue, messages, now, link) if len(messages) > 1 else None
         numbers = run or []
         for message in messages if run is None else ():
-            if lifecycle.is_ping(message):
+            if message.is_ping:
                 self._book.emit(Noted(now, queue.id, Note.PINGED, 0, link, None))
                 queue.tally.pings += 1
                 numbers.append(0)

@@ -44,6 +44,10 @@ class Edited:
         return self._message.scheduled_ms
 
     @property
+    def is_ping(self) -> bool:
+        return self._message.is_ping
+
+    @property
     def content_type(self) -> str | None:
         return self._text("ContentType", self._message.content_type)
 

@@ -417,6 +417,34 @@ class Queue:
             assert self.sessions is not None
             self.sessions.update(session)
 
+    def remove_all(self, numbers: Sequence[int]) -> None:
+        """`remove` each; all at once where there is nothing to it but locks, sizes and bodies."""
+        part = self.parts[0]
+        if (
+            not self.is_simple
+            or self.edits
+            or self.loading
+            or self.cursors is not None
+            or self.arrivals is not None
+        ):
+            for number in numbers:
+                self.remove(number)
+            return
+        table, counts, release, unlock = part.table, self.counts, self.book.release, self.locks.pop
+        origin, mask, size = part.origin, part.mask, 0
+        for number in numbers:
+            found = table.find((number - origin) & mask)
+            assert found is not None
+            chunk, row = found
+            state = chunk.states[row]
+            after(state, Trigger.REMOVE)
+            counts[state] -= 1
+            size += chunk.sizes[row]
+            unlock(number, None)
+            release(chunk.bodies[row])
+            table.remove(chunk, row)
+        self.account(-size)
+
     def _held_back(self, part: Part, chunk: Chunk, row: int, edits: bytes | None) -> bool:
         """Whether a tap keeps what leaves, and its body."""
         cursors = self.cursors

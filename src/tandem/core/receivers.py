@@ -6,7 +6,7 @@ message is next is `ready`; what a lock means is `queue`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tandem.changes import (
     DELIVERED_ROW,
@@ -32,10 +32,13 @@ from tandem.errors import (
     SessionCannotBeLockedError,
     SessionLockLostError,
 )
-from tandem.model import NEVER, Millis
+from tandem.model import NEVER, Millis, new_tuple
 
 if TYPE_CHECKING:
     from tandem.core.queue import Part, Queue
+
+_row: Final = DELIVERED_ROW.pack
+_token: Final = TOKEN.pack
 
 
 class Receiver:
@@ -295,9 +298,7 @@ class Receivers:
             delivery = queue.delivery(number, chunk, row)
             queue.remove(number)
         receiver.deliveries.append(delivery)
-        receiver.rows += DELIVERED_ROW.pack(
-            number, nonce, size, delivery.delivery_count, delivery.level
-        )
+        receiver.rows += _row(number, nonce, size, delivery.delivery_count, delivery.level)
 
     def _hand_out_run(self, receiver: Receiver, now: Millis) -> bool:
         """Several at once where that is all there is to it: one receiver, one partition, no levels,
@@ -314,36 +315,34 @@ class Receivers:
         indexes, states, sizes, bodies = chunk.indexes, chunk.states, chunk.sizes, chunk.bodies
         enqueued, expires, counts, edits = chunk.enqueued, chunk.expires, chunk.counts, queue.edits
         locks, rows, append = queue.locks, receiver.rows, receiver.deliveries.append
-        locked = after(State.WAITING, Trigger.LOCK)
+        waiting, locked = int(State.WAITING), after(State.WAITING, Trigger.LOCK)
+        high, base, mask = part.high, shift + part.origin, part.mask
+        count, own_edits = 0, None
         end = min(len(indexes), first + receiver.credit, run[1] - shift)
         row = first
         while row < end:
-            if indexes[row] != row + shift or states[row] != State.WAITING:
+            if indexes[row] != row + shift or states[row] != waiting:
                 break
             if expires is not None and expires[row] <= now:
                 break
-            number = part.high | ((row + shift + part.origin) & part.mask)
+            number = high | ((row + base) & mask)
             nonce = (nonce + 1) & NUMBER_MASK
-            count = 0 if counts is None else counts[row]
+            if counts is not None:
+                count = counts[row]
+            if edits:
+                own_edits = edits.get(number)
             states[row] = locked
             locks[number] = (until, nonce, link)
-            rows += DELIVERED_ROW.pack(number, nonce, sizes[row], count, 0)
-            token = TOKEN.pack(number, nonce)
-            own_edits = edits.get(number) if edits else None
+            rows += _row(number, nonce, sizes[row], count, 0)
             append(
-                Delivery(
-                    number,
-                    bodies[row],
-                    token,
-                    until,
-                    count,
-                    enqueued[row],
-                    State.LOCKED,
-                    0,
-                    None,
-                    own_edits,
+                new_tuple(
+                    Delivery,
+                    (
+                        number, bodies[row], _token(number, nonce), until, count, enqueued[row],
+                        locked, 0, None, own_edits,
+                    ),
                 )
-            )
+            )  # fmt: skip
             row += 1
         given = row - first
         if not given:
@@ -362,29 +361,26 @@ class Receivers:
         until, link, nonce = now + queue.lock_ms, receiver.link, receiver.nonce
         locks, rows, append = queue.locks, receiver.rows, receiver.deliveries.append
         locked = after(State.WAITING, Trigger.LOCK)
+        high, origin, mask = part.high, part.origin, part.mask
         credit = receiver.credit
         for index, chunk, row in part.ready.pick(now):
-            number = part.high | ((index + part.origin) & part.mask)
+            number = high | ((index + origin) & mask)
             nonce = (nonce + 1) & NUMBER_MASK
             count = 0 if chunk.counts is None else chunk.counts[row]
             level = 0 if chunk.levels is None else chunk.levels[row]
             chunk.states[row] = locked
             locks[number] = (until, nonce, link)
-            rows += DELIVERED_ROW.pack(number, nonce, chunk.sizes[row], count, level)
+            rows += _row(number, nonce, chunk.sizes[row], count, level)
             append(
-                Delivery(
-                    number,
-                    chunk.bodies[row],
-                    TOKEN.pack(number, nonce),
-                    until,
-                    count,
-                    chunk.enqueued[row],
-                    State.LOCKED,
-                    level,
-                    None,
-                    edits.get(number) if edits else None,
+                new_tuple(
+                    Delivery,
+                    (
+                        number, chunk.bodies[row], _token(number, nonce), until, count,
+                        chunk.enqueued[row], locked, level, None,
+                        edits.get(number) if edits else None,
+                    ),
                 )
-            )
+            )  # fmt: skip
             credit -= 1
             if not credit:
                 break

@@ -21,7 +21,6 @@ from typing import Final
 
 from tandem import limits
 from tandem.core.commands import Send
-from tandem.core.lifecycle import is_ping
 from tandem.errors import ThrottledError
 from tandem.extensions import Rate, RateSettings
 from tandem.model import Message, Millis
@@ -87,7 +86,7 @@ class Throttle:
 
     def admit(self, path: str, command: Send, now: Millis) -> None:
         """Charge a send; or raise `ThrottledError`, and nothing is charged. Pings cost nothing."""
-        messages = [each for each in command.messages if not is_ping(each)]
+        messages = [each for each in command.messages if not each.is_ping]
         sender, is_batch = command.sender, not command.each
         if not messages:
             return

@@ -41,7 +41,7 @@ from tandem.limits import (
 )
 from tandem.model import NEVER, Message, Millis
 from tandem.store.api import Leased, Store
-from tandem.store.records import ReadAhead, encode_into
+from tandem.store.records import ReadAhead, encode_enqueued_into, encode_into
 
 Reply: TypeAlias = Any
 """What core replied; or the `Refused` or `StoreError` that there is instead. Never raised:
@@ -341,17 +341,20 @@ class Engine:
         size = committer.size
         first = committer.first_place
         waits = False
+        recent, put = self._recent, self._bodies.put
         for change in changes:
-            length = encode_into(out, change)
             if type(change) is Enqueued:
                 waits = True
+                length = encode_enqueued_into(out, change)
                 payload = change.payload
                 if payload is not None:
-                    self._bodies.put(change.body, first + size, length)
-                    self._recent[change.body] = payload
+                    body = change.body
+                    put(body, first + size, length)
+                    recent[body] = payload
                     self._recent_bytes += len(payload) + CACHE_OVERHEAD
-            elif not waits:
-                waits = type(change) not in RIDES_ALONG or needs_sync(change)
+            else:
+                length = encode_into(out, change)
+                waits = waits or type(change) not in RIDES_ALONG or needs_sync(change)
             size += length
         committer.size = size
         self.metrics.records += len(changes)

@@ -21,9 +21,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from functools import lru_cache
+from operator import attrgetter
 from struct import Struct
 from struct import error as StructError
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from tandem.amqp.message import (
     DELIVERY_ANNOTATIONS,
@@ -33,6 +34,7 @@ from tandem.amqp.message import (
     SCHEDULED,
     VIA_PARTITION_KEY,
     AmqpMessage,
+    ParsedMessage,
     batch_messages,
     edited,
     sections,
@@ -90,7 +92,7 @@ _data32: Final = Struct(">II").pack
 
 def messages_of(
     payload: bytes, message_format: int, random_bits: Callable[[int], int]
-) -> list[AmqpMessage]:
+) -> list[ParsedMessage]:
     """The messages of one transfer, in order, checked and tidied.
 
     Raises `ProtocolError` for bytes that are no message, and a `Refused` that names the property
@@ -111,7 +113,7 @@ def messages_of(
         raise MessageSizeExceededError(
             f"The batch has {len(inside)} messages; at most {MAX_BATCH_MESSAGES} are allowed."
         )
-    messages: list[AmqpMessage] = []
+    messages: list[ParsedMessage] = []
     try:
         for inner in inside:
             messages.append(message_of(inner, random_bits))
@@ -120,7 +122,7 @@ def messages_of(
     return messages
 
 
-def message_of(payload: bytes, random_bits: Callable[[int], int]) -> AmqpMessage:
+def message_of(payload: bytes, random_bits: Callable[[int], int]) -> ParsedMessage:
     """One message. On the way of every send, so it fills the lazy attributes of the message
     itself: once all are filled, nobody looks at `_starts` again, and the payload may change."""
     message = AmqpMessage(payload)
@@ -133,7 +135,7 @@ def message_of(payload: bytes, random_bits: Callable[[int], int]) -> AmqpMessage
         body_size = len(payload) - len(head)
         twin = _twins.get(head)
         if twin is not None:
-            return twin.with_body(payload[len(head) :], random_bits)
+            return twin.with_body(payload[len(head) :], f"{random_bits(128):032x}")
     message._fill_properties()
     at = starts[4]
     if at:
@@ -199,24 +201,28 @@ class Twin(NamedTuple):
     """The tidy ones, up to the id,"""
     behind: bytes
     """and behind it."""
-    like: AmqpMessage
+    values: tuple[Any, ...]
+    """What all of them say; in the order of `with_body`."""
 
-    def is_head_of(self, payload: bytes) -> bool:
-        """Whether the payload is this head and one data section: then nothing else is in it."""
-        at = len(self.head)
-        size = len(payload) - at
-        if size < _MOST_IN_8:
-            opening = _data8(0x0053_75A0, size - 5) if size >= 5 else b""
-        else:
-            opening = _data32(0x0053_75B0, size - 8)
-        return payload.startswith(opening, at) and payload.startswith(self.head) and bool(opening)
-
-    def with_body(self, body: bytes, random_bits: Callable[[int], int]) -> AmqpMessage:
-        made_up = f"{random_bits(128):032x}"
-        payload = b"".join((self.before, made_up.encode(), self.behind, body))
-        return self.like.twin(payload, made_up)
+    def with_body(self, body: bytes, message_id: str) -> ParsedMessage:
+        _, before, behind, values = self
+        it = _new_message(ParsedMessage)
+        it.payload = b"".join((before, message_id.encode(), behind, body))
+        it.message_id = message_id
+        (
+            it.ttl_ms, it.priority, it.scheduled_ms, it.partition_key, it.via_partition_key,
+            it.correlation_id, it.session_id, it.reply_to_session_id, it.content_type, it.label,
+            it.to, it.reply_to, it.properties, it.is_ping,
+        ) = values  # fmt: skip
+        return it
 
 
+_new_message: Final = cast("Callable[[type[ParsedMessage]], ParsedMessage]", object.__new__)
+_values: Final = attrgetter(
+    "ttl_ms", "priority", "scheduled_ms", "partition_key", "via_partition_key", "correlation_id",
+    "session_id", "reply_to_session_id", "content_type", "label", "to", "reply_to", "properties",
+    "is_ping",
+)  # fmt: skip
 _twins: dict[bytes, Twin] = {}
 
 
@@ -224,23 +230,44 @@ def _remember(head: bytes, tidy: bytes, message: AmqpMessage) -> None:
     before, _, behind = tidy.partition(str(message.message_id).encode())
     if len(_twins) >= _MOST_TWINS:
         _twins.clear()
-    _twins[head] = Twin(head, before, behind, message.twin(b"", ""))
+    _twins[head] = Twin(head, before, behind, _values(message))
+
+
+_IDS_AT_ONCE: Final = 32
 
 
 class Intake:
     """Takes single messages of one sender: most are twins of the one before."""
 
-    __slots__ = ("_last", "_random_bits")
+    __slots__ = ("_id_at", "_ids", "_last", "_random_bits")
 
     def __init__(self, random_bits: Callable[[int], int]) -> None:
         self._random_bits = random_bits
         self._last: Twin | None = None
+        self._ids = ""
+        """Made up, 32 letters each, and used up to `_id_at`."""
+        self._id_at = 0
 
-    def take(self, payload: bytes) -> AmqpMessage:
+    def take(self, payload: bytes) -> ParsedMessage:
         """As `message_of`."""
         last = self._last
-        if last is not None and last.is_head_of(payload):
-            return last.with_body(payload[len(last.head) :], self._random_bits)
+        if last is not None:
+            at = len(last.head)
+            size = len(payload) - at
+            # Is it this head and one data section? Then nothing else is in it.
+            if size >= _MOST_IN_8:
+                opening = _data32(0x0053_75B0, size - 8)
+            else:
+                opening = _data8(0x0053_75A0, size - 5) if size >= 5 else b"no data"
+            if payload.startswith(opening, at) and payload.startswith(last.head):
+                id_at = self._id_at
+                message_id = self._ids[id_at : id_at + 32]
+                if not message_id:
+                    bits = self._random_bits(128 * _IDS_AT_ONCE)
+                    self._ids = f"{bits:0{32 * _IDS_AT_ONCE}x}"
+                    message_id, id_at = self._ids[:32], 0
+                self._id_at = id_at + 32
+                return last.with_body(payload[at:], message_id)
         message = message_of(payload, self._random_bits)
         self._last = _twins.get(payload[: payload.find(_DATA)])
         return message

@@ -19,7 +19,7 @@ from tandem.amqp import types
 from tandem.amqp.events import Delivery as Unsettled
 from tandem.amqp.events import LinkFlow, MessageReceived
 from tandem.amqp.link import Link
-from tandem.amqp.message import VALUE, AmqpMessage, sections
+from tandem.amqp.message import VALUE, ParsedMessage, sections
 from tandem.changes import Mode
 from tandem.core import commands as c
 from tandem.core.effects import Attached, Deliver, Effect, LinkClosed, SessionGranted
@@ -87,7 +87,7 @@ class Inlet:
         """Messages that came together are one command, each for itself; a batch or a part of a
         transaction is a command of its own."""
         take = self._intake.take
-        row: list[AmqpMessage] = []
+        row: list[ParsedMessage] = []
         ids: list[int | None] = []
         for event in events:
             _, delivery_id, _, payload, message_format, is_settled, state = event
@@ -104,19 +104,19 @@ class Inlet:
                 self._done(delivery_id, is_settled, state, error)
         self._send(row, ids)
 
-    def _send(self, row: list[AmqpMessage], ids: list[int | None]) -> None:
+    def _send(self, row: list[ParsedMessage], ids: list[int | None]) -> None:
         if row:
             command = c.Send(self.path, row, self.number, each=True, sender=self.sender)
             done = partial(self._row_done, row, ids)
             self.gateway.broker.submit(command, self.gateway.claims, done)
 
-    def _send_batch(self, event: MessageReceived, messages: list[AmqpMessage]) -> None:
+    def _send_batch(self, event: MessageReceived, messages: list[ParsedMessage]) -> None:
         transaction, _ = _transaction(self.gateway, event.state)
         done = partial(self._done, event.delivery_id, event.settled, event.state)
         command = c.Send(self.path, messages, self.number, transaction, sender=self.sender)
         self.gateway.broker.submit(command, self.gateway.claims, done)
 
-    def _row_done(self, row: list[AmqpMessage], ids: list[int | None], reply: Any) -> None:
+    def _row_done(self, row: list[ParsedMessage], ids: list[int | None], reply: Any) -> None:
         if isinstance(reply, TandemError):
             reply = [reply] * len(ids)
         accepted: list[int] = []
@@ -304,26 +304,30 @@ class Outlet:
         is_partitioned = len(queue.parts) > 1
         body = gateway.broker.engine.body
         began = thread_time()
-        for delivery in deliveries:
-            if link.credit <= 0:
-                # The peer took its credit back, or went, while this was on its way. Received and
-                # deleted means gone (T5); a locked message is there again for others at once.
-                if delivery.token is not None:
-                    command = c.Settle(self.path, (delivery.token,), c.Disposition.RELEASE)
-                    gateway.broker.submit(command, gateway.claims, _ignore)
-                continue
-            parts = render(
-                body(delivery.body),
-                delivery,
-                is_settled=is_settled,
-                entity_ttl_ms=queue.ttl_ms,
-                partition_id=delivery.sequence_number >> 48 if is_partitioned else None,
-                reads_all_types=gateway.reads_all_types,
+        row = [
+            (
+                delivery_tag(delivery),
+                render(
+                    body(delivery.body),
+                    delivery,
+                    is_settled=is_settled,
+                    entity_ttl_ms=queue.ttl_ms,
+                    partition_id=delivery.sequence_number >> 48 if is_partitioned else None,
+                    reads_all_types=gateway.reads_all_types,
+                ),
             )
-            link.deliver(delivery_tag(delivery), parts, settled=is_settled)
+            for delivery in deliveries[: link.credit]
+        ]
+        link.deliver_row(row, settled=is_settled)
+        for delivery in deliveries[len(row) :]:
+            # The peer took its credit back, or went, while this was on its way. Received and
+            # deleted means gone (T5); a locked message is there again for others at once.
+            if delivery.token is not None:
+                command = c.Settle(self.path, (delivery.token,), c.Disposition.RELEASE)
+                gateway.broker.submit(command, gateway.claims, _ignore)
         gateway.share.left -= thread_time() - began
         if self._received >= self._asked_up_to and link.credit > 0:
-            self._at_once = _at_once(sum(map(len, parts)))
+            self._at_once = _at_once(sum(map(len, row[-1][1])))
             gateway.broker.turns.add(self)
 
     def on_dispositions(

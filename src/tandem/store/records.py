@@ -15,14 +15,15 @@ record without its group, and must notice both rot and a place that belongs to a
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from struct import Struct
-from typing import Any, Final, cast
+from typing import Any, Final
 from zlib import crc32
 
 from tandem import changes
 from tandem.changes import BodyMoved, Change, Enqueued
 from tandem.errors import CorruptLogError, StoreError
+from tandem.model import new_tuple
 from tandem.store.api import Buffer, Store
 
 # code, class, widths of the integers (B 1, I 4, Q 8 bytes), kinds of the rest:
@@ -118,17 +119,24 @@ def encode_into(out: list[Buffer], change: Change) -> int:
     Raises StoreError for a number that does not fit its width: a bug in core, found before a byte
     is written.
     """
+    if type(change) is Enqueued:
+        return encode_enqueued_into(out, change)
     try:
-        if type(change) is Enqueued:
-            return _encode_enqueued(out, change)
         return _encode_other(out, change)
     except (struct.error, OverflowError) as error:
-        raise StoreError(f"cannot be written: {change!r:.500}") from error
+        raise _unwritable(change) from error
 
 
-def _encode_enqueued(out: list[Buffer], change: Enqueued) -> int:
-    """By hand what `_encode_other` does in general: a send is the hot path."""
-    session_id, duplicate_key, edits, payload = change[12:]
+def _unwritable(change: Change) -> StoreError:
+    return StoreError(f"cannot be written: {change!r:.500}")
+
+
+def encode_enqueued_into(out: list[Buffer], change: Enqueued) -> int:
+    """As `encode_into`. By hand what `_encode_other` does in general: a send is the hot path."""
+    (
+        time, entity, number, body, state, expires, due, body_size, level, hops, count, link,
+        session_id, duplicate_key, edits, payload,
+    ) = change  # fmt: skip
     text = b""
     session_length = key_length = edits_length = payload_length = _NONE
     checksum = 0
@@ -146,18 +154,14 @@ def _encode_enqueued(out: list[Buffer], change: Enqueued) -> int:
     if payload is not None:
         payload_length = len(payload)
         size += payload_length
-        body = change[3]
         checksum = crc32(payload, (body ^ body >> 32) & 0xFFFF_FFFF)
-    header = _pack_enqueued(
-        6,
-        size - 5,
-        *change[:12],
-        session_length,
-        key_length,
-        edits_length,
-        payload_length,
-        checksum,
-    )
+    try:
+        header = _pack_enqueued(
+            6, size - 5, time, entity, number, body, state, expires, due, body_size, level, hops,
+            count, link, session_length, key_length, edits_length, payload_length, checksum,
+        )  # fmt: skip
+    except (struct.error, OverflowError) as error:
+        raise _unwritable(change) from error
     out.append(header + text if text else header)
     if payload:
         out.append(payload)
@@ -177,7 +181,7 @@ def _encode_other(out: list[Buffer], change: Change) -> int:
     for kind, value in zip(layout.kinds, values, strict=True):
         if value is None:
             if "?" not in kind:
-                raise StoreError(f"cannot be written: {change!r:.500}")
+                raise _unwritable(change)
             lengths.append(_NONE)
             continue
         blob = value.encode("utf-8", "surrogatepass") if kind[0] == "s" else value
@@ -223,9 +227,6 @@ def decode_group(body: bytes | memoryview, *, place: int = 0) -> Iterator[tuple[
         raise _malformed(place, position, what) from error
 
 
-_new: Final = cast(Callable[[Any, tuple[Any, ...]], Any], tuple.__new__)
-
-
 def _decode_enqueued(body: bytes, position: int) -> tuple[Enqueued, int]:
     fields = _unpack_enqueued(body, position)
     session_length, key_length, edits_length, payload_length, _ = fields[14:]
@@ -245,7 +246,7 @@ def _decode_enqueued(body: bytes, position: int) -> tuple[Enqueued, int]:
         at += payload_length
     if fields[1] + 5 != at - position:
         raise ValueError("the lengths of the record disagree")
-    return _new(Enqueued, (*fields[2:14], session_id, duplicate_key, edits, payload)), at
+    return new_tuple(Enqueued, (*fields[2:14], session_id, duplicate_key, edits, payload)), at
 
 
 def _decode_other(layout: _Layout, body: bytes, position: int) -> tuple[Change, int]:
@@ -254,7 +255,7 @@ def _decode_other(layout: _Layout, body: bytes, position: int) -> tuple[Change, 
     at = position + layout.size
     if layout.kinds == ("b",) and fields[1] + 5 == layout.size + fields[-1]:
         end = at + fields[-1]
-        return _new(layout.cls, (*fields[2:-1], body[at:end])), end
+        return new_tuple(layout.cls, (*fields[2:-1], body[at:end])), end
     values: list[str | bytes | None] = []
     for kind, length in zip(layout.kinds, fields[integers:], strict=False):
         if length == _NONE:
@@ -267,7 +268,7 @@ def _decode_other(layout: _Layout, body: bytes, position: int) -> tuple[Change, 
         values.append(blob.decode("utf-8", "surrogatepass") if kind[0] == "s" else blob)
     if fields[1] + 5 != at - position:
         raise ValueError("the lengths of the record disagree")
-    change: Change = _new(layout.cls, (*fields[2:integers], *values))
+    change: Change = new_tuple(layout.cls, (*fields[2:integers], *values))
     return change, at
 
 

@@ -11,7 +11,7 @@ import pytest
 from tandem import limits
 from tandem.amqp import message as m
 from tandem.amqp import types as t
-from tandem.amqp.message import AmqpMessage, edited, encode_message, sections
+from tandem.amqp.message import AmqpMessage, ParsedMessage, edited, encode_message, sections
 from tandem.errors import ArgumentError, ProtocolError
 from tandem.model import Duration, Edits, Message, Symbol, Timestamp, Value
 
@@ -78,8 +78,8 @@ def test_everything_may_be_absent(payload: bytes) -> None:
     message = AmqpMessage(payload)
     message.check()
     assert message.properties == {}
-    for name in AmqpMessage.__slots__:
-        if name not in ("payload", "properties", "_starts"):
+    for name in ParsedMessage.__slots__:
+        if name not in ("payload", "properties", "is_ping"):
             assert getattr(message, name) is None, name
 
 

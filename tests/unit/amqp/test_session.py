@@ -71,6 +71,27 @@ def test_deliveries_keep_their_order_while_blocked() -> None:
     assert session.window == 0
 
 
+def test_a_row_of_deliveries() -> None:
+    """Ids and tags in their order, a credit for each; what the window does not take waits, and what
+    has no credit is refused as a whole."""
+    peer = Peer().begun(window=5)
+    link = peer.attach(is_sender=False, handle=0)
+    link.accept()
+    peer.flow(0, 5, 0, 100, 0, 0, 7)
+    peer.answers()
+    link.deliver_row([(b"%d" % number, [b"m", b"n"]) for number in range(3)])
+    link.deliver_row([])
+    assert [(it.delivery_id, it.tag) for it in peer.answers()] == [(0, b"0"), (1, b"1"), (2, b"2")]
+    link.deliver_row([(b"%d" % number, [b"m"]) for number in range(3, 7)])
+    assert [it.tag for it in peer.answers()] == [b"3", b"4"]
+    assert (link.credit, link.unsettled) == (0, 5)
+    with pytest.raises(ArgumentError):
+        link.deliver_row([(b"7", [b"m"])])
+    peer.flow(5, 5, 0, 100)
+    assert [(it.delivery_id, it.tag) for it in peer.answers()] == [(5, b"5"), (6, b"6")]
+    assert link.unsettled == 7
+
+
 def test_answers_are_merged_across_calls() -> None:
     """One disposition for a run of equal outcomes, also when an owner settles one by one."""
     peer = Peer().begun()

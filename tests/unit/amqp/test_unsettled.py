@@ -69,11 +69,16 @@ def test_against_a_plain_set(start: int, seed: int) -> None:
     alive: set[int] = set()
     top = start
     for _ in range(60):
-        match chance.randrange(4):
+        match chance.randrange(5):
             case 0 | 1:
                 top += chance.choice((1, 1, 1, 7))
                 unsettled.add(top & MASK, top)
                 alive.add(top)
+            case 4:
+                row = range(top + 1, top + chance.randrange(2, 6))
+                unsettled.add_row(row[0] & MASK, row)
+                alive.update(row)
+                top = row[-1]
             case 2 if alive:
                 it = chance.choice(sorted(alive))
                 alive.remove(it)

@@ -23,6 +23,7 @@ class SampleMessage:
     reply_to_session_id: str | None = None
     partition_key: str | None = None
     via_partition_key: str | None = None
+    is_ping: bool = False
     ttl_ms: Millis | None = None
     scheduled_ms: Millis | None = None
     priority: int | None = None

@@ -47,6 +47,7 @@ class Plain:
     reply_to: str | None = None
     reply_to_session_id: str | None = None
     via_partition_key: str | None = None
+    is_ping: bool = False
     properties: Mapping[str, Value] = field(default_factory=dict)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tandem import limits
 from tandem.amqp import message as m
 from tandem.amqp import types as t
-from tandem.amqp.message import AmqpMessage, encode_message, sections
+from tandem.amqp.message import AmqpMessage, ParsedMessage, encode_message, sections
 from tandem.errors import ArgumentError, MessageSizeExceededError, ProtocolError, TandemError
 from tandem.model import Timestamp, Value
 from tandem.server.incoming import BATCH, BROKER_ANNOTATIONS, Intake, messages_of
@@ -26,7 +26,7 @@ def bits(count: int) -> int:
     return 0xABCD
 
 
-def taken(payload: bytes) -> AmqpMessage:
+def taken(payload: bytes) -> ParsedMessage:
     (message,) = messages_of(payload, 0, bits)
     return message
 
@@ -49,10 +49,10 @@ def section(payload: bytes, code: int) -> object:
     return t.decode(payload, at + 3)[0]
 
 
-ATTRIBUTES = [name for name in AmqpMessage.__slots__ if name not in ("_starts", "payload")]
+ATTRIBUTES = [name for name in ParsedMessage.__slots__ if name != "payload"]
 
 
-def is_settled(message: AmqpMessage) -> None:
+def is_settled(message: ParsedMessage) -> None:
     """The attributes are those of the payload, and taking the payload again changes nothing."""
     again = AmqpMessage(message.payload)
     for name in ATTRIBUTES:
