@@ -40,9 +40,7 @@ class AsyncEngine:
         self._loop = asyncio.get_running_loop()
         post = self._loop.call_soon_threadsafe
         self._lanes = [
-            ThreadLane(
-                post, name="tandem-commit", soon=self._loop.call_soon, when_idle=store.mark_idle
-            ),
+            ThreadLane(post, name="tandem-commit", when_idle=store.mark_idle),
             ThreadLane(post, name="tandem-index"),
         ]
         self._has_turn = False

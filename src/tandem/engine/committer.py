@@ -47,8 +47,8 @@ class Lane(Protocol):
         ...
 
     def run_here(self, job: Job, done: Done) -> None:
-        """The same, at once and in the owner's thread; reported later, not from within this call.
-        Only for an owner that has no other job under way."""
+        """The same, at once and in the owner's thread, if nothing else is under way: then it is
+        reported from within this call."""
         ...
 
     def close(self) -> None:
@@ -62,12 +62,9 @@ class ThreadLane:
         post: Post,
         *,
         name: str,
-        soon: Post | None = None,
         when_idle: Callable[[], None] | None = None,
     ) -> None:
-        """`soon` is `post` for calls from the owner's own thread, where that is cheaper."""
         self._post = post
-        self._soon = soon or post
         self._when_idle = when_idle
         self._at_work = Lock()
         """Held during a job, by whichever thread does it, and during `when_idle`."""
@@ -87,13 +84,14 @@ class ThreadLane:
             self.run(job, done)
             return
         try:
-            self._do(job, done, self._soon)
+            result = _result(job)
             self._done_here += 1
             if self._is_resting:
                 self._is_resting = False
                 self._jobs.put(_WAKE)
         finally:
             self._at_work.release()
+        done(result)
 
     def close(self) -> None:
         self._jobs.put(None)
@@ -101,17 +99,10 @@ class ThreadLane:
 
     def _work(self) -> None:
         while (item := self._next()) is not None:
+            job, done = item
             with self._at_work:
-                self._do(*item, self._post)
-            del item  # a job may hold an index of 40 MB: not while waiting for the next one
-
-    def _do(self, job: Job, done: Done, post: Post) -> None:
-        result: Any
-        try:
-            result = job()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the owner must learn of it
-            result = error
-        post(partial(done, result))
+                self._post(partial(done, _result(job)))
+            del item, job, done  # it may hold an index of 40 MB: not while waiting for the next one
 
     def _next(self) -> tuple[Job, Done] | None:
         while self._when_idle is not None:
@@ -131,6 +122,13 @@ class ThreadLane:
                     self._is_resting = False
                     return item
         return self._jobs.get()
+
+
+def _result(job: Job) -> Any:
+    try:
+        return job()
+    except Exception as error:  # noqa: BLE001 - whatever it is, the owner must learn of it
+        return error
 
 
 class SteppedLane:
@@ -153,12 +151,7 @@ class SteppedLane:
         if not self._jobs:
             return False
         job, done = self._jobs.popleft()
-        result: Any
-        try:
-            result = job()
-        except Exception as error:  # noqa: BLE001 - as in a thread
-            result = error
-        done(result)
+        done(_result(job))
         if not self._jobs and self._when_idle is not None:
             with suppress(StoreError):
                 self._when_idle()
