@@ -171,8 +171,8 @@ bench-report: $(READY) ## What `tandem report` takes: events/s, memory (ARGS="--
 bench-spark-syphon: $(READY) ## The syphon on Spark beside the plain one, and killed (ARGS="--killed 1000000 --kills 20")
 	$(PY) -m bench.spark_syphon $(ARGS)
 
-spark-exactness: $(READY) ## CAPTURED messages through kills of DRIVERS, EXECUTORS and BROKERS: none lost, none twice; hours
-	$(PY) -m tests.spark.exactness --count $(CAPTURED) --drivers $(DRIVERS) --workers $(EXECUTORS) --brokers $(BROKERS) $(ARGS)
+spark-exactness: $(READY) ## CAPTURED messages on a cluster of Spark through kills of DRIVERS, EXECUTORS and BROKERS: none lost, none twice; hours (ARGS=--local: no cluster)
+	$(PY) -m tests.spark.exactness --count $(CAPTURED) --drivers $(DRIVERS) --executors $(EXECUTORS) --brokers $(BROKERS) $(ARGS)
 
 test-docs: $(READY) ## Every command and program of the README and of docs/, run as it stands there
 	$(BIN)/pytest -q tests/house/test_docs.py tests/house/test_pages.py \

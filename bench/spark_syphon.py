@@ -15,7 +15,6 @@ import argparse
 import asyncio
 import os
 import random
-import signal
 import sys
 import threading
 import time
@@ -29,7 +28,7 @@ from tandem.pairing.options import BACKLOG_SETTINGS, backlog_path
 from tandem.spark.pipelines.syphon import PairSettings, drain, drained, shards
 from tandem.spark.session import spark_session
 from tandem.testing import BrokerProcess
-from tests.spark.standalone import CONF, StandaloneCluster, python_workers_of
+from tests.spark.standalone import CONF, StandaloneCluster, kill_python_worker
 
 NAME = "bench"
 BODY = os.urandom(1_000)
@@ -119,9 +118,10 @@ class Bench:
         return f", {again} tasks started again" if again else ""
 
     def killed(
-        self, spark: SparkSession, tasks: int, kills: int, victims: Callable[[], list[int]]
+        self, spark: SparkSession, tasks: int, kills: int, kill_one: Callable[[random.Random], bool]
     ) -> str:
-        """Evenly over what is to be done, by what has come home."""
+        """Evenly over what is to be done, by what has come home. Whom there is none of just now,
+        because the last was killed a moment ago, is waited for."""
         over = threading.Event()
         count = 0
         entities = Client(self.primary.connection_string).entities
@@ -135,10 +135,10 @@ class Bench:
                 while entities.get_queue(path).counts["ActiveMessageCount"] < due:
                     if over.wait(0.05):
                         return
-                found = victims()
-                if found:
-                    os.kill(seeded.choice(found), signal.SIGKILL)
-                    count += 1
+                while not kill_one(seeded):
+                    if over.wait(0.05):
+                        return
+                count += 1
                 if over.wait(0.5):
                     return
                 self.secondary.clock.advance(seconds=61)
@@ -177,7 +177,7 @@ def main() -> None:
         bench.messages = options.killed or options.messages
         bench.row(
             f"local, 4 tasks, {options.kills} kills",
-            lambda: bench.killed(spark, 4, options.kills, lambda: python_workers_of(os.getpid())),
+            lambda: bench.killed(spark, 4, options.kills, partial(kill_python_worker, os.getpid())),
         )
         spark.stop()
         if options.no_cluster:
@@ -193,7 +193,7 @@ def main() -> None:
             bench.messages = options.killed or options.messages
             bench.row(
                 f"standalone, 4 tasks, {options.kills} kills",
-                lambda: bench.killed(spark, 4, options.kills, cluster.executors),
+                lambda: bench.killed(spark, 4, options.kills, cluster.kill_executor),
             )
             spark.stop()
     finally:

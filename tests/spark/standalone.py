@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import random
 import re
 import signal
 import subprocess
@@ -31,11 +32,14 @@ CONF = {
 
 
 class StandaloneCluster:
-    """As a context it is stopped at the end."""
+    """As a context it is stopped at the end. Its logs, and those of its executors, are in `folder`;
+    without one they go with it."""
 
-    def __init__(self, workers: int = 2, cores: int = 2) -> None:
+    def __init__(self, workers: int = 2, cores: int = 2, folder: Path | None = None) -> None:
         self._stack = ExitStack()
-        self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory("-spark")))
+        if folder is None:
+            folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory("-spark")))
+        self._folder = folder
         self._processes: list[subprocess.Popen[bytes]] = []
         try:
             master = ["org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", "0"]
@@ -59,6 +63,8 @@ class StandaloneCluster:
             "SPARK_HOME": str(HOME),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "256m",
+            # Else the master ends an application whose executors have died ten times in a row.
+            "SPARK_MASTER_OPTS": "-Dspark.deploy.maxExecutorRetries=-1",
             "SPARK_LOCAL_DIRS": str(self._folder / "local"),
         }
         with log.open("wb") as out:
@@ -88,8 +94,31 @@ class StandaloneCluster:
         """Their processes."""
         return _descendants([process.pid for process in self._processes], "ExecutorBackend")
 
-    def python_workers(self) -> list[int]:
-        return _descendants([process.pid for process in self._processes], "pyspark.daemon", depth=2)
+    def working(self) -> dict[int, list[int]]:
+        """Executors that have Python workers, and these: a task of ours has come so far."""
+        return {
+            executor: below
+            for executor in self.executors()
+            if (below := _descendants([executor], "pyspark.daemon"))
+        }
+
+    def kill_executor(self, choose: random.Random) -> bool:
+        """One that has Python workers, and all of them, with -9: as if its machine were gone.
+        False: none has any, because they are all just starting, or nothing is to be done."""
+        working = self.working()
+        if not working:
+            return False
+        executor = choose.choice(sorted(working))
+        # The children, too: orphans would go on with their task until they write to nobody.
+        return _kill([executor, *working[executor]])
+
+    def wait_until_idle(self) -> None:
+        """The executors of a driver that is gone end by themselves."""
+        deadline = time.monotonic() + PATIENCE_S
+        while found := self.executors():
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"executors without a driver: {found}")
+            time.sleep(0.1)
 
     def __enter__(self) -> Self:
         return self
@@ -104,11 +133,7 @@ class StandaloneCluster:
 
     def close(self) -> None:
         for process in reversed(self._processes):
-            for each in (*_descendants([process.pid]), process.pid):
-                try:
-                    os.kill(each, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
+            _kill([*_descendants([process.pid]), process.pid])
             process.wait(PATIENCE_S)
         self._stack.close()
 
@@ -118,9 +143,29 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
+def kill_python_worker(root: int, choose: random.Random) -> bool:
+    """One of a local Spark, with -9. False: there is none now."""
+    found = python_workers_of(root)
+    return bool(found) and _kill([choose.choice(sorted(found))])
+
+
+def _kill(processes: Sequence[int]) -> bool:
+    """Whether the first of them was still there."""
+    was_there = []
+    for process in processes:
+        try:
+            os.kill(process, signal.SIGKILL)
+            was_there.append(process)
+        except ProcessLookupError:
+            continue
+    return processes[0] in was_there
+
+
 def python_workers_of(root: int) -> list[int]:
-    """The Python workers of a local Spark whose driver is the process `root`."""
-    return _descendants([root], "pyspark.daemon", depth=2)
+    """The Python workers of a local Spark whose driver is the process `root`: those of tasks. The
+    driver plans in workers like these, with other modules, and a query does not outlive them; on a
+    cluster they die with the driver only."""
+    return _descendants([root], "pyspark.daemon\0pyspark.worker", depth=2)
 
 
 def _descendants(roots: Sequence[int], command: str = "", depth: int = 1) -> list[int]:

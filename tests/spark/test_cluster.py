@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import os
-import signal
+import random
 import subprocess
 import sys
 import time
@@ -108,7 +108,7 @@ def test_syphon_with_a_dead_executor(cluster: StandaloneCluster) -> None:
         while entities.get_queue("orders").counts["ActiveMessageCount"] < 1_000:
             assert process.poll() is None
             time.sleep(0.05)
-        os.kill(cluster.executors()[0], signal.SIGKILL)
+        assert cluster.kill_executor(random.Random(1))
         secondary.clock.advance(minutes=2)  # the locks of the dead end
         output, _ = process.communicate(timeout=900)
         assert process.returncode == 0

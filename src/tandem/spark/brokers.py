@@ -102,6 +102,11 @@ def connect(target: Target, entity: str) -> Broker:
     return broker
 
 
+def given_up(target: Target) -> str:
+    """What an error says further, when a broker was away longer than it may be."""
+    return f"It was asked again for {target.retry_ms / 1000:g} s (retryTimeout)."
+
+
 class _Line:
     """A client that comes back."""
 
@@ -116,8 +121,9 @@ class _Line:
         while True:
             try:
                 return ask(*args, **more)
-            except _AWAY:
+            except _AWAY as error:
                 if time.monotonic() >= until:
+                    error.add_note(given_up(self._target))
                     raise
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

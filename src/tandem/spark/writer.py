@@ -36,6 +36,7 @@ from tandem.errors import (
     ServerBusyError,
     TandemError,
 )
+from tandem.spark.brokers import given_up
 from tandem.spark.options import WriteOptions
 from tandem.spark.quarantine import Quarantine
 from tandem.spark.rows import BadRow, messages
@@ -158,6 +159,7 @@ class Sending:
                     error = error_alone
             if again and time.monotonic() >= until:
                 assert error is not None
+                error.add_note(given_up(self._options.target))
                 raise error
             if len(again) < len(rows):
                 until = time.monotonic() + self._options.target.retry_ms / 1000
