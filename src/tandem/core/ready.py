@@ -17,7 +17,7 @@ named here; `Table` says so when they come up, and they are passed over.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final, NamedTuple, TypeAlias
 
@@ -27,6 +27,10 @@ from tandem.model import Millis
 
 _WAITING: Final = int(State.WAITING)
 _TRIM: Final = 1_024
+
+
+def _are_all(column: array[int], row: int, count: int, value: int) -> bool:
+    return column[row : row + count].count(value) == count
 
 
 class Next(NamedTuple):
@@ -100,31 +104,47 @@ class Lane:
             else:
                 self._leap(table.next_index(index))
 
-    def walk(self, table: Table, now: Millis) -> Generator[tuple[int, Chunk, int], None, bool]:
-        """`first` and `drop` again and again. True in the end: the next one has expired. The table
-        must not change meanwhile but for what is locked."""
-        level, runs = self.level, self.runs
-        while True:
-            found = self.first(table)
-            if found is None:
-                return False
-            _, chunk, row = found
-            indexes, states, levels = chunk.indexes, chunk.states, chunk.levels
-            expires, base, last = chunk.expires, indexes[0], indexes[-1]
-            is_whole = last - base + 1 == len(indexes)
-            while True:  # as long as it goes on in order in this chunk, as most queues do
-                index, chunk, row = found
-                if expires is not None and expires[row] <= now:
-                    return True
-                self.drop(index)
-                yield index, chunk, row
-                head = self.head
-                if self._back or not is_whole or head >= len(runs) or runs[head] > last:
-                    break
-                row = runs[head] - base
-                if states[row] != _WAITING or (0 if levels is None else levels[row]) != level:
-                    break
-                found = runs[head], chunk, row
+    def take_row(self, chunk: Chunk, row: int, now: Millis, most: int) -> list[tuple[int, int]]:
+        """(number, row) of what `first` just gave, and of what follows it in its chunk and waits in
+        order, as most does; all of it is dropped. It must be locked before more is asked for."""
+        runs, head, indexes = self.runs, self.head, chunk.indexes
+        base, last = indexes[0], indexes[-1]
+        if self._back or last - base + 1 != len(indexes):  # come back, or behind a sweep
+            index = indexes[row]
+            self.drop(index)
+            return [(index, row)]
+        states, levels, expires, level = chunk.states, chunk.levels, chunk.expires, self.level
+        taken: list[tuple[int, int]] = []
+        size = len(runs)
+        while head < size and most > 0:
+            index, end = runs[head], runs[head + 1]
+            if index > last:
+                break
+            row = index - base
+            if (
+                states[row] != _WAITING
+                or (levels is not None and levels[row] != level)
+                or (expires is not None and expires[row] <= now)
+            ):
+                break
+            count = min(end - index, most, last + 1 - index)
+            if (
+                count > 1
+                and expires is None
+                and _are_all(states, row, count, _WAITING)
+                and (levels is None or _are_all(levels, row, count, level))
+            ):
+                taken += zip(range(index, index + count), range(row, row + count), strict=True)
+            else:
+                count = 1
+                taken.append((index, row))
+            if index + count < end:
+                runs[head] = index + count
+            else:
+                head += 2
+            most -= count
+        self._advance(head)
+        return taken
 
     def _lowest(self) -> int | None:
         runs, head, back = self.runs, self.head, self._back
@@ -142,12 +162,6 @@ class Lane:
         """Whether there is any number in it."""
         return bool(self.runs or self._back)
 
-    def drop_many(self, count: int) -> None:
-        """Take away the first `count` numbers of the first run."""
-        self.runs[self.head] += count
-        if self.runs[self.head] == self.runs[self.head + 1]:
-            self._advance()
-
     def drop(self, index: int) -> None:
         """Take away the number that `first` just gave."""
         back = self._back
@@ -159,11 +173,11 @@ class Lane:
         if index + 1 < runs[head + 1]:
             runs[head] = index + 1
         else:
-            self._advance()
+            self._advance(head + 2)
 
-    def _advance(self) -> None:
-        self.head += 2
-        if self.head >= len(self.runs):
+    def _advance(self, head: int) -> None:
+        self.head = head
+        if head >= len(self.runs):
             del self.runs[:]
             self.head = 0
         elif self.head >= _TRIM and self.head * 2 >= len(self.runs):
@@ -179,7 +193,7 @@ class Lane:
             if end > index:
                 self.runs[self.head] = index
                 return
-            self._advance()
+            self._advance(self.head + 2)
 
 
 Head: TypeAlias = tuple[int, int, Lane, Chunk, int]
@@ -232,18 +246,6 @@ class Ready:
     def put_back(self, index: int, level: int) -> None:
         self._lanes[level].put_back(index)
 
-    def only_run(self) -> tuple[int, int] | None:
-        """The numbers start ≤ n < end that are next, in a row, if it is as simple as that: one
-        level, and nothing that came back. Whether their messages still wait is not said."""
-        lane = self._lanes[0]
-        if len(self._lanes) > 1 or lane.has_returns or lane.head >= len(lane.runs):
-            return None
-        return lane.runs[lane.head], lane.runs[lane.head + 1]
-
-    def take_run(self, count: int) -> None:
-        """Take the first `count` numbers of `only_run`."""
-        self._lanes[0].drop_many(count)
-
     def first(self, now: Millis) -> Next | None:
         """The message that is next; `take` takes it."""
         if self._aging is None and self._weights is None:
@@ -269,20 +271,30 @@ class Ready:
             self._share(self._heads(now), now)
         chosen.lane.drop(chosen.at)
 
-    def pick(self, now: Millis) -> Iterator[tuple[int, Chunk, int]]:
+    def pick(self, now: Millis, most: int) -> Iterator[tuple[Chunk, list[tuple[int, int]]]]:
         """`first` and `take` again and again, for whoever takes many: where the lanes begin is
-        looked for once. Each one must have been locked before the next is asked for. Ends before
-        one that has expired, which the caller has to remove."""
+        looked for once. Numbers and rows, by their chunk; each must have been locked before the
+        next is asked for. Ends before one that has expired, which the caller has to remove."""
         if self._weights is not None:
             return self._pick_by_shares(now)
-        return self._pick_strictly(now) if self._aging is None else self._pick_aged(now)
+        return self._pick_strictly(now, most) if self._aging is None else self._pick_aged(now)
 
-    def _pick_strictly(self, now: Millis) -> Iterator[tuple[int, Chunk, int]]:
+    def _pick_strictly(
+        self, now: Millis, most: int
+    ) -> Iterator[tuple[Chunk, list[tuple[int, int]]]]:
         for lane in reversed(self._lanes):
-            if lane.is_used and (yield from lane.walk(self._table, now)):
-                return
+            while most > 0 and lane.is_used:
+                found = lane.first(self._table)
+                if found is None:
+                    break
+                _, chunk, row = found
+                if chunk.expires is not None and chunk.expires[row] <= now:
+                    return
+                taken = lane.take_row(chunk, row, now, most)
+                most -= len(taken)
+                yield chunk, taken
 
-    def _pick_aged(self, now: Millis) -> Iterator[tuple[int, Chunk, int]]:
+    def _pick_aged(self, now: Millis) -> Iterator[tuple[Chunk, list[tuple[int, int]]]]:
         heads = self._heads(now)
         heapify(heads)
         while heads:
@@ -290,14 +302,14 @@ class Ready:
             if chunk.expires is not None and chunk.expires[row] <= now:
                 return
             lane.drop(index)
-            yield index, chunk, row
+            yield chunk, [(index, row)]
             following = self._head(lane, now)
             if following is None:
                 heappop(heads)
             else:
                 heapreplace(heads, following)
 
-    def _pick_by_shares(self, now: Millis) -> Iterator[tuple[int, Chunk, int]]:
+    def _pick_by_shares(self, now: Millis) -> Iterator[tuple[Chunk, list[tuple[int, int]]]]:
         heads = self._heads(now)
         while heads:
             at = self._share(heads, now)
@@ -305,7 +317,7 @@ class Ready:
             if chunk.expires is not None and chunk.expires[row] <= now:
                 return
             lane.drop(index)
-            yield index, chunk, row
+            yield chunk, [(index, row)]
             following = self._head(lane, now)
             if following is None:
                 del heads[at]

@@ -232,9 +232,7 @@ class Receivers:
         hungry, counts = self._hungry, queue.counts
         while hungry and counts[State.WAITING]:
             receiver = next(iter(hungry.values()))
-            if len(hungry) > 1 or not (
-                self._hand_out_run(receiver, now) or self._hand_out_picked(receiver, now)
-            ):
+            if len(hungry) > 1 or not self._hand_out_many(receiver, now):
                 following = lifecycle.next_message(queue, now)
                 if following is None:
                     break
@@ -300,60 +298,9 @@ class Receivers:
         receiver.deliveries.append(delivery)
         receiver.rows += _row(number, nonce, size, delivery.delivery_count, delivery.level)
 
-    def _hand_out_run(self, receiver: Receiver, now: Millis) -> bool:
-        """Several at once where that is all there is to it: one receiver, one partition, no levels,
-        and messages in a row that wait in their order. False: not so, take the long way."""
-        queue = self._queue
-        part = queue.parts[0]
-        run = part.ready.only_run() if len(queue.parts) == 1 else None
-        found = None if run is None else part.table.find(run[0])
-        if run is None or found is None or receiver.mode != Mode.PEEK_LOCK:
-            return False
-        chunk, first = found
-        shift = run[0] - first
-        until, link, nonce = now + queue.lock_ms, receiver.link, receiver.nonce
-        indexes, states, sizes, bodies = chunk.indexes, chunk.states, chunk.sizes, chunk.bodies
-        enqueued, expires, counts, edits = chunk.enqueued, chunk.expires, chunk.counts, queue.edits
-        locks, rows, append = queue.locks, receiver.rows, receiver.deliveries.append
-        waiting, locked = int(State.WAITING), after(State.WAITING, Trigger.LOCK)
-        high, base, mask = part.high, shift + part.origin, part.mask
-        count, own_edits = 0, None
-        end = min(len(indexes), first + receiver.credit, run[1] - shift)
-        row = first
-        while row < end:
-            if indexes[row] != row + shift or states[row] != waiting:
-                break
-            if expires is not None and expires[row] <= now:
-                break
-            number = high | ((row + base) & mask)
-            nonce = (nonce + 1) & NUMBER_MASK
-            if counts is not None:
-                count = counts[row]
-            if edits:
-                own_edits = edits.get(number)
-            states[row] = locked
-            locks[number] = (until, nonce, link)
-            rows += _row(number, nonce, sizes[row], count, 0)
-            append(
-                new_tuple(
-                    Delivery,
-                    (
-                        number, bodies[row], _token(number, nonce), until, count, enqueued[row],
-                        locked, 0, None, own_edits,
-                    ),
-                )
-            )  # fmt: skip
-            row += 1
-        given = row - first
-        if not given:
-            return False
-        part.ready.take_run(given)
-        self._handed_out(receiver, given, nonce, until)
-        return True
-
-    def _hand_out_picked(self, receiver: Receiver, now: Millis) -> bool:
-        """The same for messages that are not in a row: of several levels, or come back. False: the
-        next one is not there, or has expired."""
+    def _hand_out_many(self, receiver: Receiver, now: Millis) -> bool:
+        """All that one receiver wants, where there is nothing to it but their order. False: not so,
+        or the next one is not there, or has expired."""
         queue = self._queue
         if len(queue.parts) > 1 or receiver.mode != Mode.PEEK_LOCK:
             return False
@@ -362,26 +309,39 @@ class Receivers:
         locks, rows, append = queue.locks, receiver.rows, receiver.deliveries.append
         locked = after(State.WAITING, Trigger.LOCK)
         high, origin, mask = part.high, part.origin, part.mask
+        count, level, own_edits = 0, 0, None
         credit = receiver.credit
-        for index, chunk, row in part.ready.pick(now):
-            number = high | ((index + origin) & mask)
-            nonce = (nonce + 1) & NUMBER_MASK
-            count = 0 if chunk.counts is None else chunk.counts[row]
-            level = 0 if chunk.levels is None else chunk.levels[row]
-            chunk.states[row] = locked
-            locks[number] = (until, nonce, link)
-            rows += _row(number, nonce, chunk.sizes[row], count, level)
-            append(
-                new_tuple(
-                    Delivery,
-                    (
-                        number, chunk.bodies[row], _token(number, nonce), until, count,
-                        chunk.enqueued[row], locked, level, None,
-                        edits.get(number) if edits else None,
-                    ),
-                )
-            )  # fmt: skip
-            credit -= 1
+        for chunk, picked in part.ready.pick(now, credit):
+            states, sizes, bodies, enqueued = (
+                chunk.states,
+                chunk.sizes,
+                chunk.bodies,
+                chunk.enqueued,
+            )
+            counts, levels = chunk.counts, chunk.levels
+            for index, row in picked:
+                number = high | ((index + origin) & mask)
+                nonce = (nonce + 1) & NUMBER_MASK
+                if counts is not None:
+                    count = counts[row]
+                if levels is not None:
+                    level = levels[row]
+                if edits:
+                    own_edits = edits.get(number)
+                states[row] = locked
+                locks[number] = (until, nonce, link)
+                rows += _row(number, nonce, sizes[row], count, level)
+                append(
+                    new_tuple(
+                        Delivery,
+                        (
+                            number, bodies[row], _token(number, nonce), until, count,
+                            enqueued[row], locked, level, None, own_edits,
+                        ),
+                    )
+                )  # fmt: skip
+            count = level = 0
+            credit -= len(picked)
             if not credit:
                 break
         given = receiver.credit - credit
