@@ -11,6 +11,8 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 CHROMIUM := $(VENV)/.chromium
 PY     := $(BIN)/python
+FAST   := $(VENV)/fast/.ready
+BENCH_PY ?= $(VENV)/fast/bin/python
 
 # The figures of a full run; `make test` has short slices of the same checks.
 RUNS    ?= 2000
@@ -89,8 +91,8 @@ test-postgres: $(READY) ## Brokers on one PostgreSQL: every test, then FAILURES 
 bench-postgres: $(READY) ## Messages/s with the log in PostgreSQL, beside the log in files on the same disk
 	$(PY) -m bench.postgres $(ARGS)
 
-bench: $(READY) ## Tandem beside its peers under the same durable load: 15 minutes, Debian, root
-	PYTHON=$(CURDIR)/$(PY) bench/run $(ARGS)
+bench: $(READY) $(FAST) ## Tandem, as tandem[fast], beside its peers under the same durable load: 15 minutes, Debian, root (BENCH_PY=.venv/bin/python: without uvloop)
+	PYTHON=$(abspath $(BENCH_PY)) bench/run $(ARGS)
 
 bench-core: $(READY) ## What the heart costs: CPU, memory, time to recover
 	$(PY) -m bench.core $(ARGS)
@@ -216,6 +218,14 @@ clean: ## Remove .venv and every cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # uv only makes the installation faster; without it, plain pip does the same.
+# As `pip install 'tandem[fast]'` gives it, where there is an uvloop for this platform.
+$(FAST): $(READY)
+	@echo "preparing $(@D) …"
+	@$(PYTHON) -m venv $(@D)
+	@$(PY) -m pip --quiet --disable-pip-version-check --python $(@D)/bin/python install -e '.[fast]' \
+		|| $(PY) -m pip --quiet --disable-pip-version-check --python $(@D)/bin/python install -e .
+	@touch $@
+
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 		echo "Tandem needs Python 3.11 or later, and '$(PYTHON)' is `$(PYTHON) --version 2>&1 || true`." >&2; \
