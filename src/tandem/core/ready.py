@@ -154,10 +154,6 @@ class Lane:
         return back[0] if back else None
 
     @property
-    def has_returns(self) -> bool:
-        return bool(self._back)
-
-    @property
     def is_used(self) -> bool:
         """Whether there is any number in it."""
         return bool(self.runs or self._back)
