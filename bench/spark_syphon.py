@@ -1,6 +1,6 @@
 """The syphon on Spark beside the plain one: how fast, and what is lost or doubled when killed.
 
-  python -m bench.spark_syphon [--messages N] [--queues N] [--kills N] [--no-cluster]
+  python -m bench.spark_syphon [--messages N] [--queues N] [--kills N] [--no-local] [--no-cluster]
 
 Two brokers of this machine. Each row fills the backlog queues with N messages of 1 KB, brings them
 home, and reads the destination: every id must be there once. The start of Spark is not counted,
@@ -153,10 +153,9 @@ class Bench:
         return f", {count} killed{note}"
 
 
-def warmed(spark: SparkSession, cores: int) -> SparkSession:
+def warm_up(spark: SparkSession, cores: int) -> None:
     """Python workers are there, and the code is compiled."""
     spark.range(0, 1000, 1, cores).mapInArrow(lambda batches: batches, "id long").count()
-    return spark
 
 
 def main() -> None:
@@ -165,37 +164,33 @@ def main() -> None:
     parser.add_argument("--queues", type=int, default=4)
     parser.add_argument("--kills", type=int, default=2)
     parser.add_argument("--killed", type=int, help="messages of the rows with kills")
+    parser.add_argument("--no-local", action="store_true")
     parser.add_argument("--no-cluster", action="store_true")
     options = parser.parse_args()
     bench = Bench(options.messages, options.queues)
+    failures = {"spark.task.maxFailures": "1000"}
     try:
         plain = bench.row("plain, one process", bench.plain)
-        failures = {"spark.task.maxFailures": "1000"}
-        spark = warmed(spark_session("bench", "local[4,1000]", failures, is_quiet=True), 4)
-        for tasks in TASKS:
-            bench.row(f"local, {tasks} tasks", partial(bench.on_spark, spark, tasks), plain)
-        bench.messages = options.killed or options.messages
-        bench.row(
-            f"local, 4 tasks, {options.kills} kills",
-            lambda: bench.killed(spark, 4, options.kills, partial(kill_python_worker, os.getpid())),
-        )
-        spark.stop()
-        if options.no_cluster:
-            return
-        with StandaloneCluster() as cluster:
-            spark = spark_session("bench", cluster.url, {**CONF, **failures}, is_quiet=True)
-            warmed(spark, 4)
+
+        def rows(name: str, spark: SparkSession, kill: Callable[[random.Random], bool]) -> None:
+            warm_up(spark, 4)
             bench.messages = options.messages
             for tasks in TASKS:
-                bench.row(
-                    f"standalone, {tasks} tasks", partial(bench.on_spark, spark, tasks), plain
-                )
+                bench.row(f"{name}, {tasks} tasks", partial(bench.on_spark, spark, tasks), plain)
             bench.messages = options.killed or options.messages
             bench.row(
-                f"standalone, 4 tasks, {options.kills} kills",
-                lambda: bench.killed(spark, 4, options.kills, cluster.kill_executor),
+                f"{name}, 4 tasks, {options.kills} kills",
+                lambda: bench.killed(spark, 4, options.kills, kill),
             )
             spark.stop()
+
+        if not options.no_local:
+            spark = spark_session("bench", "local[4,1000]", failures, is_quiet=True)
+            rows("local", spark, partial(kill_python_worker, os.getpid()))
+        if not options.no_cluster:
+            with StandaloneCluster() as cluster:
+                spark = spark_session("bench", cluster.url, {**CONF, **failures}, is_quiet=True)
+                rows("standalone", spark, cluster.kill_executor)
     finally:
         bench.close()
 
