@@ -377,16 +377,7 @@ def holder(queue: Queue, token: bytes, now: Millis) -> int:
 def check_settle(
     queue: Queue, tokens: Sequence[bytes], disposition: Disposition, now: Millis
 ) -> list[int]:
-    numbers: list[int] = []
-    lock_of = queue.locks.get
-    for token in tokens:
-        if len(token) == TOKEN.size:
-            number, nonce = TOKEN.unpack(token)
-            lock = lock_of(number)
-            if lock is not None and lock[1] == nonce and now < lock[0] != NEVER:
-                numbers.append(number)
-                continue
-        numbers.append(holder(queue, token, now))  # of a session, or not any more
+    numbers = [holder(queue, token, now) for token in tokens]
     if len(numbers) > 1 and len(set(numbers)) != len(numbers):
         raise MessageLockLostError
     if disposition is Disposition.DEAD_LETTER and queue.kind is EntityKind.DEAD_LETTER:

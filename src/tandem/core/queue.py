@@ -48,7 +48,6 @@ _WAITING: Final = int(State.WAITING)
 _LOCKED: Final = int(State.LOCKED)
 _SCHEDULED: Final = int(State.SCHEDULED)
 _DELAYED: Final = int(State.DELAYED)
-_LOCKED_STATES: Final = (int(State.LOCKED), int(State.DEFERRED_LOCKED))
 
 
 Lock: TypeAlias = tuple[Millis, int, int]
@@ -386,22 +385,43 @@ class Queue:
 
     # --- departure --------------------------------------------------------------------------------
 
-    def remove(self, sequence_number: int) -> None:
+    def remove(self, number: int) -> None:
         """The message is gone from here; its body too, unless another queue holds it."""
-        parts = self.parts
-        part = parts[0] if len(parts) == 1 else parts[sequence_number >> PARTITION_SHIFT]
-        found = part.table.find((sequence_number - part.origin) & part.mask)
-        assert found is not None
-        chunk, row = found
-        state = chunk.states[row]
-        after(state, Trigger.REMOVE)
-        self.counts[state] -= 1
-        self.account(-chunk.sizes[row])
-        if state in _LOCKED_STATES:
-            self.locks.pop(sequence_number, None)
-        edits = self.edits.pop(sequence_number, None) if self.edits else None
-        if self.loading:
-            self.loading.pop(sequence_number, None)
+        self.remove_all((number,))
+
+    def remove_all(self, numbers: Sequence[int]) -> None:
+        """`remove` each."""
+        parts, counts, unlock, release = self.parts, self.counts, self.locks.pop, self.book.release
+        part, size = parts[0], 0
+        is_plain = not (
+            self.edits
+            or self.loading
+            or self.sessions is not None
+            or self.cursors is not None
+            or self.arrivals is not None
+        )
+        for number in numbers:
+            if len(parts) > 1:
+                part = parts[number >> PARTITION_SHIFT]
+            found = part.table.find((number - part.origin) & part.mask)
+            assert found is not None
+            chunk, row = found
+            state = chunk.states[row]
+            after(state, Trigger.REMOVE)
+            counts[state] -= 1
+            size += chunk.sizes[row]
+            unlock(number, None)
+            if is_plain:
+                release(chunk.bodies[row])
+                part.table.remove(chunk, row)
+            else:
+                self._remove_from_all(number, part, chunk, row, state)
+        self.account(-size)
+
+    def _remove_from_all(self, number: int, part: Part, chunk: Chunk, row: int, state: int) -> None:
+        """From everything that only some queues have."""
+        edits = self.edits.pop(number, None)
+        self.loading.pop(number, None)
         session = None if self.sessions is None else self.session_of(chunk, row)
         body = chunk.bodies[row]
         if self.cursors is None or not self._held_back(part, chunk, row, edits):
@@ -411,39 +431,11 @@ class Queue:
             self.arrivals.sweep(self.find, sum(self.counts))
         if session is not None:
             session.messages -= 1
-            session.held.discard(sequence_number)
+            session.held.discard(number)
             if state == _WAITING:
                 session.waiting -= 1
             assert self.sessions is not None
             self.sessions.update(session)
-
-    def remove_all(self, numbers: Sequence[int]) -> None:
-        """`remove` each; all at once where there is nothing to it but locks, sizes and bodies."""
-        part = self.parts[0]
-        if (
-            not self.is_simple
-            or self.edits
-            or self.loading
-            or self.cursors is not None
-            or self.arrivals is not None
-        ):
-            for number in numbers:
-                self.remove(number)
-            return
-        table, counts, release, unlock = part.table, self.counts, self.book.release, self.locks.pop
-        origin, mask, size = part.origin, part.mask, 0
-        for number in numbers:
-            found = table.find((number - origin) & mask)
-            assert found is not None
-            chunk, row = found
-            state = chunk.states[row]
-            after(state, Trigger.REMOVE)
-            counts[state] -= 1
-            size += chunk.sizes[row]
-            unlock(number, None)
-            release(chunk.bodies[row])
-            table.remove(chunk, row)
-        self.account(-size)
 
     def _held_back(self, part: Part, chunk: Chunk, row: int, edits: bytes | None) -> bool:
         """Whether a tap keeps what leaves, and its body."""

@@ -33,6 +33,10 @@ def _are_all(column: array[int], row: int, count: int, value: int) -> bool:
     return column[row : row + count].count(value) == count
 
 
+Rows: TypeAlias = list[tuple[int, int]]
+"""(number, row) of messages in one chunk."""
+
+
 class Next(NamedTuple):
     lane: Lane
     at: int
@@ -104,9 +108,9 @@ class Lane:
             else:
                 self._leap(table.next_index(index))
 
-    def take_row(self, chunk: Chunk, row: int, now: Millis, most: int) -> list[tuple[int, int]]:
-        """(number, row) of what `first` just gave, and of what follows it in its chunk and waits in
-        order, as most does; all of it is dropped. It must be locked before more is asked for."""
+    def take_row(self, chunk: Chunk, row: int, now: Millis, most: int) -> Rows:
+        """What `first` just gave, and what follows it in its chunk and waits in order, as most
+        does; all of it is dropped. It must be locked before more is asked for."""
         runs, head, indexes = self.runs, self.head, chunk.indexes
         base, last = indexes[0], indexes[-1]
         if self._back or last - base + 1 != len(indexes):  # come back, or behind a sweep
@@ -114,7 +118,7 @@ class Lane:
             self.drop(index)
             return [(index, row)]
         states, levels, expires, level = chunk.states, chunk.levels, chunk.expires, self.level
-        taken: list[tuple[int, int]] = []
+        taken: Rows = []
         size = len(runs)
         while head < size and most > 0:
             index, end = runs[head], runs[head + 1]
@@ -267,7 +271,7 @@ class Ready:
             self._share(self._heads(now), now)
         chosen.lane.drop(chosen.at)
 
-    def pick(self, now: Millis, most: int) -> Iterator[tuple[Chunk, list[tuple[int, int]]]]:
+    def pick(self, now: Millis, most: int) -> Iterator[tuple[Chunk, Rows]]:
         """`first` and `take` again and again, for whoever takes many: where the lanes begin is
         looked for once. Numbers and rows, by their chunk; each must have been locked before the
         next is asked for. Ends before one that has expired, which the caller has to remove."""
@@ -275,9 +279,7 @@ class Ready:
             return self._pick_by_shares(now)
         return self._pick_strictly(now, most) if self._aging is None else self._pick_aged(now)
 
-    def _pick_strictly(
-        self, now: Millis, most: int
-    ) -> Iterator[tuple[Chunk, list[tuple[int, int]]]]:
+    def _pick_strictly(self, now: Millis, most: int) -> Iterator[tuple[Chunk, Rows]]:
         for lane in reversed(self._lanes):
             while most > 0 and lane.is_used:
                 found = lane.first(self._table)
@@ -290,7 +292,7 @@ class Ready:
                 most -= len(taken)
                 yield chunk, taken
 
-    def _pick_aged(self, now: Millis) -> Iterator[tuple[Chunk, list[tuple[int, int]]]]:
+    def _pick_aged(self, now: Millis) -> Iterator[tuple[Chunk, Rows]]:
         heads = self._heads(now)
         heapify(heads)
         while heads:
@@ -305,7 +307,7 @@ class Ready:
             else:
                 heapreplace(heads, following)
 
-    def _pick_by_shares(self, now: Millis) -> Iterator[tuple[Chunk, list[tuple[int, int]]]]:
+    def _pick_by_shares(self, now: Millis) -> Iterator[tuple[Chunk, Rows]]:
         heads = self._heads(now)
         while heads:
             at = self._share(heads, now)
