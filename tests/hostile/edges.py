@@ -241,14 +241,17 @@ def records(plan: Plan) -> None:
             where = f"{plan.target.host}:{plan.target.port}"
             command = [openssl, "s_client", "-connect", where, version]
             with subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+                command,
+                bufsize=0,  # what cannot be written is not tried again when the pipe is closed
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
             ) as client:
                 assert client.stdin is not None
                 end = min(plan.until, time.monotonic() + plan.seconds / 3)
                 try:
                     while time.monotonic() < end and client.poll() is None:
                         client.stdin.write(letter)
-                        client.stdin.flush()
                         plan.deed.count("KeyUpdates" if letter == b"K\n" else "renegotiations")
                         time.sleep(0.001)
                 except OSError:

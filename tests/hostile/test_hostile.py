@@ -41,9 +41,11 @@ async def _attacked(target: Target, plan: Plan, scenario: str) -> Calm:
     calm = Calm(target, 20)
     await calm.connect()
     running = asyncio.ensure_future(calm.run())
-    await asyncio.to_thread(load()[scenario], plan)
-    calm.stop()
-    await running
+    try:
+        await asyncio.to_thread(load()[scenario], plan)
+    finally:  # a receiver that stays behind would take the next scenario's messages
+        calm.stop()
+        await running
     return calm
 
 
