@@ -193,12 +193,12 @@ class AsyncEngine:
             self.answering(True)
 
     def _committed(self) -> None:
+        if self.answering is not None:
+            self.answering(False)
         relieved, self._relieved = self._relieved, []
         for future in relieved:
             _resolve(future, None)
         self._turn()
-        if self.answering is not None:
-            self.answering(False)
 
     def _failed(self, on_failure: Callable[[StoreError], None], error: StoreError) -> None:
         _resolve(self._stopped, None)

@@ -378,13 +378,14 @@ class Engine:
         if self._before_commit is not None:
             self._before_commit()
         self._release()
+        if self._on_commit is not None:
+            self._on_commit()
+        # Nobody waits for the rest.
         while self._riding and self._riding[0][0] <= self._committer.durable:
             self._forget(self._riding.popleft()[1])
         self._free_late()
         self._trim()
         self._compactor.advance()
-        if self._on_commit is not None:
-            self._on_commit()
 
     def _free_late(self) -> None:
         """Nobody can read these bodies any more."""
