@@ -209,6 +209,7 @@ def test_following(tandem: Shell, broker: LocalBroker, queue: str) -> None:
         assert process.wait(30) == INTERRUPTED
     finally:
         process.kill()
+        process.wait()
         process.stdout.close()
     assert bodies(tandem, queue) == []
 
