@@ -107,6 +107,7 @@ class ManualClock:
 
     def __init__(self, now_ms: int = 1_700_000_000_000, seed: int = 0) -> None:
         self._now_ms = now_ms
+        self._looks = 0
         self._random = random.Random(seed)
 
     def now_ms(self) -> int:
@@ -123,4 +124,5 @@ class ManualClock:
         return self._random.getrandbits(count)
 
     def stopwatch_ns(self) -> int:
-        return self._now_ms * NS_PER_MS
+        self._looks += 1  # no two looks at it show the same
+        return self._now_ms * NS_PER_MS + self._looks

@@ -304,7 +304,8 @@ class World:
         self._clock = ManualClock(self._time_ms + self._offset_ms, self.random.getrandbits(32))
         recovered = self._recover()
         mark_idle = self._store.mark_idle
-        self._commits, self._side = TornLane(when_idle=mark_idle), TornLane()
+        self._commits = TornLane(when_idle=mark_idle, is_quick=self._is_quick)
+        self._side = TornLane()
         self._is_committing = self._is_side_busy = self._is_failing = False
         self._failure = None
         self._engine = Engine(
@@ -323,6 +324,10 @@ class World:
         self.tell(f"started at {self._clock.now_ms()} with {recovered.records} records")
         for client in self._clients:
             client.start()
+
+    def _is_quick(self) -> bool:
+        """Whether a small group is on the disk before its turn is over."""
+        return self.random.random() < 0.5
 
     def _cut_disk(self, cut: int) -> None:
         if not self.mix.is_on_files:

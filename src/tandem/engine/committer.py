@@ -132,10 +132,17 @@ def _result(job: Job) -> Any:
 
 
 class SteppedLane:
-    """Does a job, and reports it, when `step` is called. Same order, same results, no thread."""
+    """Does a job, and reports it, when `step` is called. Same order, same results, no thread.
+    `is_quick`: whether a job that may be done at once is."""
 
-    def __init__(self, *, when_idle: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        when_idle: Callable[[], None] | None = None,
+        is_quick: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._when_idle = when_idle
+        self._is_quick = is_quick
         self._jobs: deque[tuple[Job, Done]] = deque()
 
     def __len__(self) -> int:
@@ -144,7 +151,11 @@ class SteppedLane:
     def run(self, job: Job, done: Done) -> None:
         self._jobs.append((job, done))
 
-    run_here = run
+    def run_here(self, job: Job, done: Done) -> None:
+        if self._jobs or not self._is_quick():
+            self.run(job, done)
+        else:
+            done(_result(job))
 
     def step(self) -> bool:
         """Do the oldest job. False if there was none."""

@@ -136,9 +136,10 @@ class Compactor:
     def _take_snapshot(self) -> None:
         group, place = self._committer.cut()
         data = index.pack(self._namespace, self._bodies, self._freed(), self._clock.now_ms())
-        self._snapshot = _Snapshot(group, place, data)
+        snapshot = self._snapshot = _Snapshot(group, place, data)
         self._committer.flush()
-        self._save_if_durable(self._snapshot)
+        if self._snapshot is snapshot:  # else the group was reported at once, and this is done
+            self._save_if_durable(snapshot)
 
     def _save_if_durable(self, snapshot: _Snapshot) -> None:
         if self._committer.durable < snapshot.group:

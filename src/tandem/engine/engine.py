@@ -331,6 +331,9 @@ class Engine:
                 effects = [e for e in effects if type(e) is not Load]
                 break
         self._waiting.append((self._needed, done, outcome.reply, effects, freed))
+        if self._committer.size >= self._tuning.group_bytes:
+            self._committer.cut()
+            self._committer.flush()  # may report at once, so what was decided stands in the row
         if self._needed <= self._committer.durable:
             self._release()
 
@@ -367,9 +370,6 @@ class Engine:
             committer.wants_sync = True
         elif committer.riding_since is None:
             committer.riding_since = now_ms
-        if size >= self._tuning.group_bytes:
-            committer.cut()
-            committer.flush()
 
     def _committed(self) -> None:
         """A group is durable."""

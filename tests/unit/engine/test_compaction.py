@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from tandem.core.commands import Send
+from tandem.core.state import State
 from tandem.engine.engine import LATE_READ_MS, Tuning
 from tandem.errors import ArgumentError
 from tandem.limits import KIB
 from tandem.store.api import Store
 from tandem.store.files import FileStore
 from tandem.store.memory import MemoryStore
-from tests.unit.engine.world import World
+from tests.unit.engine.world import Plain, World
 
 SEGMENT = 32 * KIB
 SMALL = Tuning(segment_bytes=SEGMENT, move_bytes=4 * KIB, group_bytes=8 * KIB, cache_bytes=0)
@@ -79,6 +81,27 @@ def test_a_log_of_stragglers_is_compacted(store: Store) -> None:
     again.attach(9)
     found = again.receive(9, 1_000)
     assert len(found) == len(kept) + 1
+
+
+def test_groups_that_are_durable_at_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a calm disk a group is reported while it is being handed over, also the one that an index
+    waits for: with what came in answer to the group before."""
+    world = World(store, tuning=SMALL)
+    world.queue()
+    monkeypatch.setattr(world.commits, "_is_quick", lambda: True)
+    answered: list[object] = []
+
+    def go_on(reply: object) -> None:
+        answered.append(reply)
+        world.clock.advance(1)  # so long the disk has rested
+        world.submit_payload(b"x" * 1_000)
+
+    for _ in range(200):
+        world.engine.submit(Send("q", [Plain(b"x" * 1_000)]), go_on)
+        world.settle()
+    assert len(answered) == 200
+    assert world.engine.metrics.indexes_saved > 3
+    assert world.engine.namespace.find("q").counts[State.WAITING] == 400
 
 
 def test_consumed_is_freed(store: Store) -> None:
