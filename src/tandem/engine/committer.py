@@ -241,7 +241,7 @@ class Committer:
 
     def flush(self) -> None:
         """Write what somebody waits for, unless a group is being written: then it follows by
-        itself."""
+        itself. It may report from within (`run_here`): whoever calls this has nothing half done."""
         if self.is_writing or self.is_stopped:
             return
         if not self._closed and self.wants_sync:
