@@ -17,8 +17,10 @@ named here; `Table` says so when they come up, and they are passed over.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
+from itertools import chain, islice
 from typing import Final, NamedTuple, TypeAlias
 
 from tandem.core.state import State
@@ -29,8 +31,15 @@ _WAITING: Final = int(State.WAITING)
 _TRIM: Final = 1_024
 
 
-def _are_all(column: array[int], row: int, count: int, value: int) -> bool:
-    return column[row : row + count].count(value) == count
+def _leading(column: array[int], rows: list[int], value: int) -> int:
+    """In how many of these rows, from the first on, the column has that value."""
+    first, count = rows[0], len(rows)
+    found: Sequence[int] = column[first : first + count]
+    if rows[-1] - first >= count:
+        found = [column[row] for row in rows]
+    if found.count(value) == count:
+        return count
+    return next(at for at, each in enumerate(found) if each != value)
 
 
 Rows: TypeAlias = list[tuple[int, int]]
@@ -117,38 +126,27 @@ class Lane:
             index = indexes[row]
             self.drop(index)
             return [(index, row)]
-        states, levels, expires, level = chunk.states, chunk.levels, chunk.expires, self.level
-        taken: Rows = []
-        size = len(runs)
-        while head < size and most > 0:
-            index, end = runs[head], runs[head + 1]
-            if index > last:
-                break
-            row = index - base
-            if (
-                states[row] != _WAITING
-                or (levels is not None and levels[row] != level)
-                or (expires is not None and expires[row] <= now)
-            ):
-                break
-            count = min(end - index, most, last + 1 - index)
-            if (
-                count > 1
-                and expires is None
-                and _are_all(states, row, count, _WAITING)
-                and (levels is None or _are_all(levels, row, count, level))
-            ):
-                taken += zip(range(index, index + count), range(row, row + count), strict=True)
-            else:
-                count = 1
-                taken.append((index, row))
-            if index + count < end:
-                runs[head] = index + count
-            else:
-                head += 2
-            most -= count
-        self._advance(head)
-        return taken
+        stop = bisect_right(runs, last, head)
+        stop = min(stop + (stop - head) % 2, head + 2 * most)  # a run may end in another chunk
+        starts = runs[head:stop:2]
+        every = chain.from_iterable(map(range, starts, runs[head + 1 : stop : 2]))
+        numbers = list(islice(every, most))
+        del numbers[bisect_right(numbers, last) :]
+        rows = [number - base for number in numbers]
+        count = _leading(chunk.states, rows, _WAITING)
+        if chunk.levels is not None:
+            count = min(count, _leading(chunk.levels, rows, self.level))
+        if chunk.expires is not None:
+            expires = chunk.expires
+            count = next((at for at in range(count) if expires[rows[at]] <= now), count)
+        last = numbers[count - 1]
+        at = head + 2 * bisect_right(starts, last) - 2
+        if last + 1 < runs[at + 1]:
+            runs[at] = last + 1
+            self._advance(at)
+        else:
+            self._advance(at + 2)
+        return list(zip(numbers[:count], rows, strict=False))
 
     def _lowest(self) -> int | None:
         runs, head, back = self.runs, self.head, self._back
