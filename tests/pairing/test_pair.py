@@ -46,7 +46,7 @@ from tandem.pairing import (
 from tandem.pairing import aio as paired_aio
 from tandem.pairing.options import BACKLOG_SETTINGS
 from tandem.pairing.probing import ping
-from tandem.testing import LocalBroker
+from tandem.testing import BrokerProcess, LocalBroker
 from tests.client.certificates import make as make_certificate
 from tests.pairing.turnstile import Turnstile, Way
 
@@ -289,6 +289,24 @@ def test_a_primary_that_is_silent(
             eventually(lambda: bus.status().entities[0].health is Health.HEALTHY)
             sender.send_messages(ServiceBusMessage("three"))
     assert [str(each) for each in received(primary, "orders", 1)] == ["three"]
+
+
+def test_a_connection_that_broke_is_closed(secondary: LocalBroker) -> None:
+    """The SDK forgets its socket. Whoever has warnings as errors would hear of it much later, from
+    the garbage collector."""
+    with (
+        BrokerProcess.start() as broker,
+        pair_namespace(broker.connection_string, secondary.connection_string, AT_ONCE) as bus,
+    ):
+        broker.create_queue("orders")
+        sender = bus.get_queue_sender("orders")
+        sender.send_messages(ServiceBusMessage("before"))
+        used = sender.primary_sender()._handler._connection._transport.sock
+        broker.kill()
+        sender.send_messages(ServiceBusMessage("after"))
+        assert backlog(secondary) == 1
+        sender.close()
+        assert used.fileno() == -1
 
 
 @pytest.mark.req("N4")

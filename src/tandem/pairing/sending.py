@@ -41,6 +41,7 @@ it yet, so it has none, and it cannot be cancelled."""
 GATE_POLL_S: Final = 0.02
 
 _ONE: Final = (ServiceBusMessage, AmqpAnnotatedMessage)
+_LASTING: Final = (*_ONE, list, Mapping)
 
 
 def run_blocking(steps: Steps[T]) -> T:
@@ -272,9 +273,9 @@ def _check_sizes(originals: Sequence[bytes], payloads: Sequence[bytes], max_mess
 
 def _kept(messages: Any) -> Any:
     """What can be gone through twice: first by the primary's sender, then for the backlog."""
-    if isinstance(messages, Iterable) and not isinstance(messages, list | Mapping):
-        return list(messages)
-    return messages
+    if isinstance(messages, _LASTING) or not isinstance(messages, Iterable):
+        return messages
+    return list(messages)
 
 
 def _set_time(message: Any, time: datetime) -> None:

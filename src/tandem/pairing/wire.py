@@ -118,8 +118,9 @@ class _BytesTransport(PyamqpTransport):
     def send_messages(
         sender: Any, message: Any, logger: Any, timeout: Any, last_exception: Any
     ) -> None:
-        sender._open()
-        _let_ready_pass(sender._handler)
+        if type(message._message) is _Ready:
+            sender._open()
+            _let_ready_pass(sender._handler)
         PyamqpTransport.send_messages(sender, message, logger, timeout, last_exception)
 
 
@@ -131,8 +132,9 @@ class _AsyncBytesTransport(PyamqpTransportAsync):
     async def send_messages_async(
         sender: Any, message: Any, logger: Any, timeout: Any, last_exception: Any
     ) -> None:
-        await sender._open()
-        _let_ready_pass(sender._handler)
+        if type(message._message) is _Ready:
+            await sender._open()
+            _let_ready_pass(sender._handler)
         await PyamqpTransportAsync.send_messages_async(
             sender, message, logger, timeout, last_exception
         )
@@ -154,42 +156,59 @@ _TRANSPORTS: Final[dict[Any, Any]] = {
 
 def in_time(handler: Any) -> Any:
     """Make a new sender of the blocking SDK keep to its time-out while it opens its link, too: it
-    waits without end for a side that takes the connection and then is silent."""
+    waits without end for a side that takes the connection and then is silent. And have its sockets
+    closed: the SDK forgets the one of a connection that broke."""
     if handler._amqp_transport is not PyamqpTransport:
         return handler
-    original = handler._open
+    open_it, close_it = handler._open, handler.close
+    used: set[socket.socket] = set()
 
     def opened(timeout: float | None = None) -> None:
-        if handler._running or timeout is None:
-            original(timeout)
+        if handler._running:
             return
         done = threading.Event()
-        cut: set[socket.socket] = set()
-        watch = threading.Thread(target=_cut_off, args=(handler, done, timeout, cut), daemon=True)
+        watch = threading.Thread(target=_cut_off, args=(handler, done, timeout, used), daemon=True)
         watch.start()
         try:
-            original(timeout)
+            open_it(timeout)
         finally:
             done.set()
             watch.join()
-            for each in cut:  # the SDK has forgotten it
-                each.close()
+            _close_all(used)
+            used.update(_socket_of(handler))
 
-    handler._open = opened
+    def closed() -> None:
+        close_it()
+        _close_all(used)
+
+    handler._open, handler.close = opened, closed
     return handler
 
 
+def _socket_of(handler: Any) -> list[socket.socket]:
+    """Of its connection, if it has one."""
+    with suppress(AttributeError):
+        if (found := handler._handler._connection._transport.sock) is not None:
+            return [found]
+    return []
+
+
+def _close_all(used: set[socket.socket]) -> None:
+    while used:
+        used.pop().close()
+
+
 def _cut_off(
-    handler: Any, done: threading.Event, timeout_s: float, cut: set[socket.socket]
+    handler: Any, done: threading.Event, timeout_s: float | None, used: set[socket.socket]
 ) -> None:
-    """End the connection of a link that is not open in time; then the SDK raises."""
+    """End the connection of a link that is not open in time, if it has one; then the SDK raises."""
     wait_s = timeout_s
     while not done.wait(wait_s):
         wait_s = _AGAIN_S  # it may not have had a socket yet
-        with suppress(AttributeError, OSError):
-            found = handler._handler._connection._transport.sock
-            found.shutdown(socket.SHUT_RDWR)
-            cut.add(found)
+        for found in _socket_of(handler):
+            used.add(found)
+            with suppress(OSError):
+                found.shutdown(socket.SHUT_RDWR)
 
 
 def speak_bytes(handler: Any) -> Any:
