@@ -156,6 +156,7 @@ class Run:
         plan = self._plan(count)
         driver = self._start(name)
         until = time.monotonic() + PATIENCE_S
+        shown = 0
         while time.monotonic() < until:
             if driver.poll() is not None:
                 if driver.returncode == 0:
@@ -166,6 +167,9 @@ class Run:
                 done = progress()
             except TandemError:
                 done = -1
+            if done - shown >= count // 10:
+                shown = done
+                print(f"  {name}: {done:,} of {count:,}, {len(plan)} kills to come", flush=True)
             while plan and plan[0][0] <= done:
                 _, what = plan.pop(0)
                 time.sleep(self._random.random())

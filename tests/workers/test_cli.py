@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -21,6 +22,8 @@ import pytest
 from tandem.testing import LocalBroker
 from tests.workers.bus import Bus
 
+PATIENCE_S = 120
+
 WORKERS = """
 import os
 import sys
@@ -28,7 +31,8 @@ from tandem.workers import Worker
 
 class Printing(Worker):
     def process_message(self, message):
-        print(f"got {message} in {os.getpid()}", flush=True)
+        # In one piece: a print writes the end of the line apart, and other threads come between.
+        os.write(1, f"got {message} in {os.getpid()}\\n".encode())
 """
 
 POOL = """
@@ -61,13 +65,18 @@ def start(bus: Bus, file: Path, *more: str, stdout: int = subprocess.PIPE) -> su
 
 
 def wait_for(process: subprocess.Popen[str], pattern: str) -> str:
-    """The first line that has it."""
+    """The first line that has it; one that never comes ends the process."""
     assert process.stdout is not None
     lines = []
-    for line in process.stdout:
-        lines.append(line)
-        if re.search(pattern, line):
-            return line
+    patience = threading.Timer(PATIENCE_S, process.kill)
+    patience.start()
+    try:
+        for line in process.stdout:
+            lines.append(line)
+            if re.search(pattern, line):
+                return line
+    finally:
+        patience.cancel()
     raise AssertionError("".join(lines))
 
 
