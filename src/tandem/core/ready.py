@@ -34,9 +34,8 @@ _TRIM: Final = 1_024
 def _leading(column: array[int], rows: list[int], value: int) -> int:
     """In how many of these rows, from the first on, the column has that value."""
     first, count = rows[0], len(rows)
-    found: Sequence[int] = column[first : first + count]
-    if rows[-1] - first >= count:
-        found = [column[row] for row in rows]
+    is_run = rows[-1] - first < count
+    found: Sequence[int] = column[first : first + count] if is_run else [column[r] for r in rows]
     if found.count(value) == count:
         return count
     return next(at for at, each in enumerate(found) if each != value)
@@ -139,13 +138,10 @@ class Lane:
         if chunk.expires is not None:
             expires = chunk.expires
             count = next((at for at in range(count) if expires[rows[at]] <= now), count)
-        last = numbers[count - 1]
-        at = head + 2 * bisect_right(starts, last) - 2
-        if last + 1 < runs[at + 1]:
-            runs[at] = last + 1
-            self._advance(at)
-        else:
-            self._advance(at + 2)
+        taken = numbers[count - 1]
+        self.head = head + 2 * bisect_right(starts, taken) - 2
+        runs[self.head] = taken  # with all before it; `drop` takes the last one
+        self.drop(taken)
         return list(zip(numbers[:count], rows, strict=False))
 
     def _lowest(self) -> int | None:
