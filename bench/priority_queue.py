@@ -11,7 +11,6 @@ slices, of what is done in a second and of the broker's CPU time for one message
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -53,8 +52,8 @@ def measured(broker: BrokerProcess, count: int, work: Callable[[], None]) -> Sli
 
 
 def cpu_s(broker: BrokerProcess) -> float:
-    words = Path(f"/proc/{broker.process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+    threads = Path(f"/proc/{broker.process.pid}/task").glob("*/schedstat")
+    return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
 
 
 def send(sender: Sender, batch: list[OutgoingMessage]) -> None:

@@ -124,6 +124,9 @@ class FailingFile:
         self._disk.check("read")
         return self._inner.pread(length, offset)
 
+    def view(self, length: int, offset: int) -> None:
+        """There is none: every read can fail."""
+
     def pwrite(self, buffers: Sequence[Buffer], offset: int) -> None:
         if self._disk.is_due("write"):
             self._fail(buffers, offset)

@@ -209,6 +209,9 @@ class RecordedFile:
     def pread(self, length: int, offset: int) -> bytes:
         return bytes(self._disk.contents[self._file][offset : offset + length])
 
+    def view(self, length: int, offset: int) -> bytes:
+        return self.pread(length, offset)
+
     def pwrite(self, buffers: Sequence[Buffer], offset: int) -> None:
         data = b"".join(buffers)
         self._disk.record(Write(self._file, offset, data))

@@ -11,9 +11,11 @@ of the log is alive, and how many bytes to read.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import Final
+
+from tandem.store.records import Lying
 
 PAGE: Final = 4_096
 _SHIFT: Final = 12
@@ -93,6 +95,18 @@ class Bodies:
     def longest(self, number: int) -> int:
         """No smaller than the length of the body's record, and at most an eighth larger."""
         return LARGEST[self._pages[number >> _SHIFT].sizes[number & _MASK]]
+
+    def find(self, numbers: Iterable[int]) -> list[Lying]:
+        """(number, `place`, `longest`) of each. Raises KeyError if one is gone."""
+        pages = self._pages
+        found: list[Lying] = []
+        for number in numbers:
+            page, row = pages[number >> _SHIFT], number & _MASK
+            place = page.places[row]
+            if not place:
+                raise KeyError(number)
+            found.append((number, place, LARGEST[page.sizes[row]]))
+        return found
 
     def move(self, number: int, place: int) -> None:
         """A body that was written again. One that was freed meanwhile stays freed."""

@@ -13,7 +13,7 @@ The rules:
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -55,7 +55,7 @@ class Compactor:
         *,
         namespace: Namespace,
         bodies: Bodies,
-        body: Callable[[int], bytes],
+        payloads: Callable[[Sequence[int]], list[bytes]],
         freed: Callable[[], list[int]],
         clock: Clock,
         failed: Callable[[Exception], None],
@@ -70,7 +70,7 @@ class Compactor:
         self._metrics = metrics
         self._namespace = namespace
         self._bodies = bodies
-        self._body = body
+        self._payloads = payloads
         self._freed = freed
         self._clock = clock
         self._failed = failed
@@ -182,15 +182,16 @@ class Compactor:
         if self._moving is None:
             self._moving = self._bodies.living_before(self._floor + self._segment_bytes)
         committer = self._committer
+        numbers: list[int] = []
         size = 0
         for number in self._moving:
-            place = committer.first_place + committer.size
-            length = encode_into(committer.filling, BodyMoved(number, self._body(number)))
-            committer.size += length
-            self._moved.append((number, place))
-            size += length
+            numbers.append(number)
+            size += self._bodies.longest(number)
             if size >= self._move_bytes:
                 break
+        for moved in map(BodyMoved, numbers, self._payloads(numbers)):
+            self._moved.append((moved.body, committer.first_place + committer.size))
+            committer.size += encode_into(committer.filling, moved)
         if self._moved:
             self._metrics.bodies_moved += len(self._moved)
             self._moved_group = committer.number

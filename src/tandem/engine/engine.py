@@ -41,7 +41,7 @@ from tandem.limits import (
 )
 from tandem.model import NEVER, Message, Millis
 from tandem.store.api import Leased, Store
-from tandem.store.records import ReadAhead, encode_enqueued_into, encode_into
+from tandem.store.records import Payloads, encode_enqueued_into, encode_into
 
 Reply: TypeAlias = Any
 """What core replied; or the `Refused` or `StoreError` that there is instead. Never raised:
@@ -110,7 +110,7 @@ class Engine:
         self.namespace = recovered.namespace
         """To be looked at by others, never changed."""
         self._bodies = recovered.bodies
-        self._pages = ReadAhead(store)
+        self._payloads = Payloads(store)
         self._committer = Committer(
             store,
             commit_lane,
@@ -126,7 +126,7 @@ class Engine:
             self.metrics,
             namespace=self.namespace,
             bodies=self._bodies,
-            body=self.body,
+            payloads=self.bodies,
             freed=self._freed_numbers,
             clock=clock,
             failed=self.fail,
@@ -239,24 +239,30 @@ class Engine:
         """Too little space is left to take messages."""
         return self._store.free_bytes() < self._tuning.free_bytes
 
+    def has_body(self, number: int) -> bool:
+        return self._bodies.place(number) > 0
+
     def body(self, number: int) -> bytes:
-        """The payload of a stored body, checked. Raises KeyError if it is gone; StoreError, which
-        ends the engine, if it ought to be in the log and is not."""
-        payload = self._recent.get(number)
-        if payload is not None:
-            return payload
-        place = self._bodies.place(number)
-        if not place:
-            raise KeyError(number)
-        self.metrics.bodies_read += 1
+        """The payload of a stored body, checked. Raises as `bodies`."""
+        return self.bodies((number,))[0]
+
+    def bodies(self, numbers: Sequence[int]) -> list[bytes]:
+        """The payloads of stored bodies, checked. Raises KeyError if one is gone; StoreError, which
+        ends the engine, if one ought to be in the log and is not."""
+        recent = self._recent
+        missing = [number for number in numbers if number not in recent]
+        if not missing:
+            return [recent[number] for number in numbers]
         try:
-            found, payload = self._pages.read_payload(place, self._bodies.longest(number))
-            if found != number:
-                raise StoreError(f"body {found} lies at {place:#x}, where body {number} should be")
+            read = self._payloads.read(self._bodies.find(missing))
         except StoreError as error:
             self.fail(error)
             raise
-        return payload
+        self.metrics.bodies_read += len(missing)
+        if len(missing) == len(numbers):
+            return read
+        from_log = iter(read)
+        return [recent[n] if n in recent else next(from_log) for n in numbers]
 
     def hold(self, name: str, place: int | None) -> None:
         """Keep the log from `place` on, for a reader called `name`; None: it needs nothing more."""
@@ -450,11 +456,10 @@ class Engine:
         load = self._loads.popleft()
         now_ms = self._clock.now_ms()
         try:
-            messages = {
-                number: self._decode(self.body(body))
-                for number, body in load.bodies.items()
-                if self._bodies.place(body)  # else its message is gone meanwhile
-            }
+            # Those whose message is gone meanwhile are left out.
+            there = {n: body for n, body in load.bodies.items() if self.has_body(body)}
+            payloads = self.bodies([*there.values()])
+            messages = dict(zip(there, map(self._decode, payloads), strict=True))
             outcome = self.namespace.apply(Loaded(load.entity, messages), now_ms)
         except Refused:
             return  # the entity is gone meanwhile

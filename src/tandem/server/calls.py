@@ -6,7 +6,7 @@ Here live the values that every operation is given; what the operations do is `m
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -41,8 +41,8 @@ class Broker(Protocol):
         (`token`). KeyError if its body is gone."""
         ...
 
-    def body(self, number: int) -> bytes:
-        """A message as it is stored. KeyError if it is gone."""
+    def bodies(self, numbers: Sequence[int]) -> list[bytes | None]:
+        """Messages as they are stored; None for one that is gone."""
         ...
 
     def incoming(self, payload: bytes, message_format: int) -> list[Message]:

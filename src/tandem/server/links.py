@@ -302,13 +302,14 @@ class Outlet:
         is_settled = self.mode is Mode.RECEIVE_AND_DELETE
         queue = gateway.namespace.find(self.path)
         is_partitioned = len(queue.parts) > 1
-        body = gateway.broker.engine.body
+        taken = deliveries[: link.credit]
         began = thread_time()
+        bodies = gateway.broker.engine.bodies([delivery.body for delivery in taken])
         row = [
             (
                 delivery_tag(delivery),
                 render(
-                    body(delivery.body),
+                    body,
                     delivery,
                     is_settled=is_settled,
                     entity_ttl_ms=queue.ttl_ms,
@@ -316,7 +317,7 @@ class Outlet:
                     reads_all_types=gateway.reads_all_types,
                 ),
             )
-            for delivery in deliveries[: link.credit]
+            for delivery, body in zip(taken, bodies, strict=True)
         ]
         link.deliver_row(row, settled=is_settled)
         for delivery in deliveries[len(row) :]:

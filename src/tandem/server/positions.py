@@ -150,16 +150,14 @@ async def _scan(call: Call) -> bytes:
         marks = bytearray(b"\x01" * len(marks))
         payloads = [b""] * len(marks)
     else:
-        work = 0
-        for row in range(len(marks)):
-            payload = _payload(call, rows, row, chosen)
-            if payload is not None:
-                marks[row] = 1
-                payloads.append(payload)
-            work += _BODY_STEPS if chosen is None else _BODY_STEPS + chosen.steps
-            if work > _STEPS:
-                work = 0
-                await asyncio.sleep(0)
+        handful = _STEPS // (_BODY_STEPS if chosen is None else _BODY_STEPS + chosen.steps) + 1
+        for first in range(0, len(marks), handful):
+            bodies = call.broker.bodies(rows.bodies[first : first + handful])
+            for row, payload in enumerate(bodies, first):
+                if payload is not None and _is_chosen(payload, rows, row, chosen):
+                    marks[row] = 1
+                    payloads.append(payload)
+            await asyncio.sleep(0)
         if fields == "properties":
             payloads = [without_body(payload) for payload in payloads]
         elif fields == "none":
@@ -167,26 +165,20 @@ async def _scan(call: Call) -> bytes:
     return call.ok(_page(rows, marks, payloads))
 
 
-def _payload(call: Call, rows: Rows, row: int, chosen: Filter | None) -> bytes | None:
-    """The stored message of a row; None if it has left since, or is not wanted."""
+def _is_chosen(payload: bytes, rows: Rows, row: int, chosen: Filter | None) -> bool:
+    if chosen is None:
+        return True
+    facts = {
+        "SequenceNumber": rows.numbers[row],
+        "EnqueuedTimeUtc": Timestamp(rows.enqueued[row]),
+        "DeliveryCount": rows.counts[row],
+    }
+    edits = decode_edits(rows.edits.get(row))
+    context = Context(AmqpMessage(payload), facts, edits, lambda: UUID(int=0))
     try:
-        payload = call.broker.body(rows.bodies[row])
-    except KeyError:
-        return None
-    if chosen is not None:
-        facts = {
-            "SequenceNumber": rows.numbers[row],
-            "EnqueuedTimeUtc": Timestamp(rows.enqueued[row]),
-            "DeliveryCount": rows.counts[row],
-        }
-        edits = decode_edits(rows.edits.get(row))
-        context = Context(AmqpMessage(payload), facts, edits, lambda: UUID(int=0))
-        try:
-            if not chosen.matches(context):
-                return None
-        except FilterError:
-            return None  # as for a subscription: what cannot be judged is not selected
-    return payload
+        return chosen.matches(context)
+    except FilterError:
+        return False  # as for a subscription: what cannot be judged is not selected
 
 
 def _page(rows: Rows, marks: bytearray, payloads: Sequence[bytes]) -> dict[str, object]:

@@ -14,12 +14,17 @@ open finds what was durable. Nothing is retried.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from mmap import mmap
 from typing import Final, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+View: TypeAlias = bytes | mmap
+"""What is only looked at; a slice of either is `bytes`."""
 
 GROUP_HEADER: Final = 40
 """Bytes before the body of each group."""
+VIEW_BYTES: Final = 1 << 20
+"""The length of a view that had to be copied."""
 
 
 class Group(NamedTuple):
@@ -53,6 +58,11 @@ class Store(Protocol):
     def read(self, place: int, length: int) -> bytes:
         """Up to `length` bytes from `place` (fewer only at the end of the log or of a part of it);
         never past what was appended. Raises StoreError for a place that was dropped."""
+        ...
+
+    def view(self, place: int) -> tuple[int, View]:
+        """(begin, bytes): a stretch of the log with `place` in it, for one who wants some of it
+        here and there. To be looked into only at places that may still be read."""
         ...
 
     def replay(self, place: int) -> Iterator[Group]:

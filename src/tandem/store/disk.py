@@ -14,13 +14,16 @@ The store relies on this and on nothing more:
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
+import sys
 from collections.abc import Sequence
+from mmap import ALLOCATIONGRANULARITY, MAP_SHARED, PAGESIZE, PROT_READ, mmap
 from typing import Final, Protocol
 
-from tandem.store.api import Buffer
+from tandem.store.api import Buffer, View
 
 
 class File(Protocol):
@@ -28,6 +31,12 @@ class File(Protocol):
 
     def pread(self, length: int, offset: int) -> bytes:
         """`length` bytes, fewer only at the end of the file."""
+        ...
+
+    def view(self, length: int, offset: int) -> View | None:
+        """The bytes themselves, without a copy, if the system says that it has all of them in
+        memory: so that to look at them neither waits for the disk nor dies by its errors (SIGBUS).
+        `offset` is a multiple of `VIEW_STEP`. A view keeps a file that was removed meanwhile."""
         ...
 
     def pwrite(self, buffers: Sequence[Buffer], offset: int) -> None:
@@ -90,6 +99,37 @@ class Disk(Protocol):
 _DSYNC: Final[int] = getattr(os, "RWF_DSYNC", 0)
 _MAX_BUFFERS: Final = 512
 """Below IOV_MAX (1024 on Linux)."""
+VIEW_STEP: Final = ALLOCATIONGRANULARITY
+
+_CACHESTAT: Final = 451
+"""A system call of Linux 6.5 and later, without a name in the C library yet."""
+_syscall = ctypes.CDLL(None).syscall if sys.platform == "linux" else None
+if _syscall is not None:
+    _syscall.restype = ctypes.c_long
+    _syscall.argtypes = (
+        ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint,
+    )  # fmt: skip
+
+
+class _Range(ctypes.Structure):
+    _fields_ = (("offset", ctypes.c_uint64), ("length", ctypes.c_uint64))
+
+
+class _Counts(ctypes.Structure):
+    _fields_ = tuple(
+        (name, ctypes.c_uint64)
+        for name in ("cached", "dirty", "writeback", "evicted", "recently_evicted")
+    )
+
+
+def _is_in_memory(fd: int, length: int, offset: int) -> bool:
+    """Whether every page of that part of the file is; False also where nobody can tell."""
+    if _syscall is None:
+        return False
+    part, counts = _Range(offset, length), _Counts()
+    if _syscall(_CACHESTAT, fd, ctypes.byref(part), ctypes.byref(counts), 0) != 0:
+        return False  # the kernel is older
+    return bool(counts.cached == -(-length // PAGESIZE))
 
 
 def _sync(fd: int) -> None:
@@ -115,6 +155,14 @@ class RealFile:
                 break
             data += more
         return data
+
+    def view(self, length: int, offset: int) -> View | None:
+        if not _is_in_memory(self._fd, length, offset):
+            return None
+        try:
+            return mmap(self._fd, length, MAP_SHARED, PROT_READ, offset=offset)
+        except (OSError, ValueError):
+            return None  # not here, or cut off meanwhile; `pread` tells what is wrong, if it is
 
     def pwrite(self, buffers: Sequence[Buffer], offset: int) -> None:
         self._write(buffers, offset, 0)

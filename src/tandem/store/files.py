@@ -26,8 +26,8 @@ from typing import Final
 from zlib import crc32
 
 from tandem.errors import CorruptLogError, StoreError, StoreInUseError
-from tandem.store.api import GROUP_HEADER, Buffer, Group, Index
-from tandem.store.disk import Disk, File, RealDisk
+from tandem.store.api import GROUP_HEADER, VIEW_BYTES, Buffer, Group, Index, View
+from tandem.store.disk import VIEW_STEP, Disk, File, RealDisk
 from tandem.store.folder import (
     Segment,
     base_of,
@@ -56,6 +56,8 @@ from tandem.store.segment import (
 )
 
 SEGMENT_BYTES: Final = 64 << 20
+MAPPED_BYTES: Final = 16 << 20
+"""Of a view that need not be copied."""
 OPEN_FILES: Final = 64
 SPARES: Final = 1
 """Dropped segments kept for use again: one will do where dropping keeps up with filling."""
@@ -164,14 +166,7 @@ class FileStore:
 
     def read(self, place: int, length: int) -> bytes:
         self._check()
-        segments = self._segments
-        end = self._tail[0]
-        if not segments[0].base <= place <= end:
-            raise StoreError(f"place {place} is not in the log ({segments[0].base} to {end})")
-        found = bisect_right(segments, place, key=base_of)
-        segment = segments[found - 1]
-        if found < len(segments):
-            end = segments[found].base
+        segment, end = self._segment_of(place)
         length = min(length, end - place)
         try:
             data = self._file(segment).pread(length, segment.offset(place))
@@ -185,6 +180,26 @@ class FileStore:
                 "the file is too short", segment=segment.name, offset=segment.offset(place)
             )
         return data
+
+    def view(self, place: int) -> tuple[int, View]:
+        self._check()
+        segment, end = self._segment_of(place)
+        offset = segment.offset(place) // VIEW_STEP * VIEW_STEP
+        length = min(MAPPED_BYTES, segment.offset(end) - offset)
+        with self._failing("cannot read"):
+            view = self._file(segment).view(length, offset)
+        if view is None:
+            return place, self.read(place, VIEW_BYTES)
+        return segment.base - HEADER + offset, view
+
+    def _segment_of(self, place: int) -> tuple[Segment, int]:
+        """The segment that a place is in, and where it ends by now."""
+        segments = self._segments
+        end = self._tail[0]
+        if not segments[0].base <= place <= end:
+            raise StoreError(f"place {place} is not in the log ({segments[0].base} to {end})")
+        found = bisect_right(segments, place, key=base_of)
+        return segments[found - 1], segments[found].base if found < len(segments) else end
 
     def replay(self, place: int) -> Iterator[Group]:
         self._check()

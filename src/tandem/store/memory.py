@@ -13,7 +13,7 @@ from typing import Final
 from zlib import crc32
 
 from tandem.errors import CorruptLogError, StoreError
-from tandem.store.api import GROUP_HEADER, Buffer, Group, Index
+from tandem.store.api import GROUP_HEADER, VIEW_BYTES, Buffer, Group, Index, View
 
 _NO_LIMIT: Final = 1 << 62
 
@@ -57,6 +57,9 @@ class MemoryStore:
         self._check_place(place)
         at = place - self._start
         return bytes(self._log[at : at + length])
+
+    def view(self, place: int) -> tuple[int, View]:
+        return place, self.read(place, VIEW_BYTES)
 
     def replay(self, place: int) -> Iterator[Group]:
         self._check()

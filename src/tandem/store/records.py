@@ -8,23 +8,23 @@ lengths of its `str` and `bytes` fields, and then these fields one behind the ot
 last. So one `Struct` reads everything but the text. A code is never used again for something else:
 a record that changes its fields gets a new code, and the old one stays readable.
 
-A payload carries a checksum of its own, begun with the body's number: `read_payload` fetches one
-record without its group, and must notice both rot and a place that belongs to another body.
+A payload carries a checksum of its own, begun with the body's number: `Payloads` fetches records
+without their groups, and must notice both rot and a place that belongs to another body.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from zlib import crc32
 
 from tandem import changes
 from tandem.changes import BodyMoved, Change, Enqueued
 from tandem.errors import CorruptLogError, StoreError
 from tandem.model import new_tuple
-from tandem.store.api import Buffer, Store
+from tandem.store.api import Buffer, Store, View
 
 # code, class, widths of the integers (B 1, I 4, Q 8 bytes), kinds of the rest:
 # s text, s? text or None, b bytes, b? bytes or None, p payload, p? payload or None
@@ -65,10 +65,13 @@ _TYPES: Final = {
     "p": "bytes",
     "p?": "bytes | None",
 }
-READ_AHEAD: Final = 4096
-"""`read_payload` without a better guess reads so much at first: most records in one call."""
 PAGE_BYTES: Final = 64 * 1024
-"""`ReadAhead` reads so much at once."""
+"""What is read at once where the records lie close together."""
+MANY: Final = 16
+"""So many that lie further apart are worth a view of the log."""
+
+Lying: TypeAlias = tuple[int, int, int]
+"""The number of a body, its place, and no less than the length of its record."""
 
 
 class _Layout:
@@ -101,6 +104,12 @@ _BODY_MOVED: Final = _BY_CLASS[BodyMoved]
 _ENQUEUED_SIZE: Final = _ENQUEUED.size
 _pack_enqueued: Final = _ENQUEUED.fixed.pack
 _unpack_enqueued: Final = _ENQUEUED.fixed.unpack_from
+
+_HEADS: Final = {
+    _ENQUEUED.code: Struct("<BI20xQ43xII").unpack_from,
+    _BODY_MOVED.code: Struct("<BIQII").unpack_from,
+}
+"""What finds a payload in its record: code, rest, body, the payload's length and checksum."""
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -272,63 +281,54 @@ def _decode_other(layout: _Layout, body: bytes, position: int) -> tuple[Change, 
     return change, at
 
 
-class ReadAhead:
+class Payloads:
     """Payloads by place. Who reads them in a row, as a backlog is drained, reads the disk once for
     many: a page of the log is kept, and what lies at a living place never changes."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._page = b""
+        self._page: View = b""
         self._begin = 0
 
-    def read_payload(self, place: int, expected: int) -> tuple[int, bytes]:
-        """As the function."""
-        at = place - self._begin
-        if not 0 <= at <= len(self._page) - expected:
-            is_row = 0 <= at <= len(self._page) + PAGE_BYTES
-            self._page = self._store.read(place, max(expected, PAGE_BYTES if is_row else 0))
-            self._begin, at = place, 0
-            if len(self._page) < expected:
-                return read_payload(self._store, place, expected=expected)
-        return _payload_of(self._store, self._page, at, place)
+    def read(self, wanted: Sequence[Lying]) -> list[bytes]:
+        """The payloads of these bodies. Raises CorruptLogError if one is not there, or damaged."""
+        begin, page = self._begin, self._page
+        end = begin + len(page)
+        payloads: list[bytes] = []
+        for number, place, length in wanted:
+            if not begin <= place <= end - length:
+                begin, page = self._turn(wanted[len(payloads) : len(payloads) + MANY])
+                end = begin + len(page)
+            at = place - begin
+            try:
+                _, rest, body, size, checksum = _HEADS[page[at]](page, at)
+            except (KeyError, IndexError, struct.error):
+                raise self._damaged(place, f"no payload of body {number}") from None
+            # The payload is last, so its place follows from the end.
+            following = at + _PREFIX.size + rest
+            payload = page[following - size : following]
+            if body != number or crc32(payload, (body ^ body >> 32) & 0xFFFF_FFFF) != checksum:
+                raise self._damaged(place, f"the payload of body {number} fails its checksum")
+            payloads.append(payload)
+        return payloads
 
+    def _turn(self, wanted: Sequence[Lying]) -> tuple[int, View]:
+        """To the page with the first of these, and with those of the others that lie near."""
+        _, place, length = wanted[0]
+        _, last, last_length = wanted[-1]
+        span = last + last_length - place
+        if len(wanted) == MANY and PAGE_BYTES < span <= MANY * PAGE_BYTES:
+            self._begin, self._page = self._store.view(place)
+        else:
+            if 0 <= place - self._begin <= len(self._page) + PAGE_BYTES:
+                span = PAGE_BYTES  # it goes on behind the last page, and so will the next
+            size = max(length, span) if span <= PAGE_BYTES else length
+            self._begin, self._page = place, self._store.read(place, size)
+        return self._begin, self._page
 
-def read_payload(store: Store, place: int, *, expected: int = READ_AHEAD) -> tuple[int, bytes]:
-    """(number of the body, its payload) of the record at `place`; `expected` is a guess of the
-    record's length. Raises CorruptLogError if no such record is there, or if it is damaged."""
-    return _payload_of(store, store.read(place, max(expected, _ENQUEUED.size)), 0, place)
-
-
-def _payload_of(store: Store, data: bytes, at: int, place: int) -> tuple[int, bytes]:
-    """The payload of the record at `place`, of which the beginning, at least, lies in `data`."""
-    if len(data) - at < _PREFIX.size:
-        raise _damaged(store, place, "no record")
-    code, rest = _PREFIX.unpack_from(data, at)
-    layout = _BY_CODE.get(code)
-    if layout is not _ENQUEUED and layout is not _BODY_MOVED:
-        raise _damaged(store, place, f"a record with code {code} instead of a payload")
-    size = rest + 5
-    end = at + size
-    if len(data) < end:
-        # The length is not to be trusted with memory yet: the store never reads past its end.
-        data += store.read(place + len(data) - at, end - len(data))
-        if len(data) < end:
-            raise _damaged(store, place, "a record that is too short")
-    if size < layout.size:
-        raise _damaged(store, place, "a record that is too short")
-    fields = layout.fixed.unpack_from(data, at)
-    body: int = fields[5] if layout is _ENQUEUED else fields[2]
-    length, checksum = fields[-2:]
-    # The payload is last, so its place follows from the end; what lies before is not needed here.
-    payload = data[end - length : end] if length <= size - layout.size else None
-    if payload is None or crc32(payload, (body ^ body >> 32) & 0xFFFF_FFFF) != checksum:
-        raise _damaged(store, place, f"the payload of body {body} fails its checksum")
-    return body, payload
-
-
-def _damaged(store: Store, place: int, what: str) -> CorruptLogError:
-    segment, offset = store.locate(place)
-    return CorruptLogError(what, segment=segment, offset=offset)
+    def _damaged(self, place: int, what: str) -> CorruptLogError:
+        segment, offset = self._store.locate(place)
+        return CorruptLogError(what, segment=segment, offset=offset)
 
 
 def _malformed(place: int, position: int, what: str) -> CorruptLogError:

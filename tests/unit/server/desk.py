@@ -209,8 +209,9 @@ class Desk:
     def sender_of(self, path: str, claims: Claims) -> str:
         return "somebody"
 
-    def body(self, number: int) -> bytes:
-        return self.engine.body(number)
+    def bodies(self, numbers: Sequence[int]) -> list[bytes | None]:
+        engine = self.engine.engine
+        return [engine.body(number) if engine.has_body(number) else None for number in numbers]
 
     def refused(self, condition: str) -> None:
         self.refusals.append(condition)

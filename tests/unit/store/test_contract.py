@@ -112,6 +112,16 @@ def test_a_read_gives_all_of_a_body_and_never_more_than_was_appended(store: Stor
     assert store.read(store.end, 1) == b""
 
 
+def test_a_view_shows_what_a_read_gives(store: Store) -> None:
+    """From the place on, at the least; and never past what was appended."""
+    for group in _fill(store):
+        place = group.place + GROUP_HEADER
+        begin, view = store.view(place)
+        assert begin <= place < begin + len(view) <= store.end
+        assert view[place - begin : place - begin + len(group.body)] == group.body
+        assert view[:] == store.read(begin, len(view))
+
+
 def test_a_group_may_be_larger_than_any_part_of_the_log(store: Store) -> None:
     big = bytes(range(256)) * 100
     groups = [*_fill(store, 2), Group(store.end, big)]

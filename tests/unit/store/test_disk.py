@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from tandem.store import disk as disk_module
 from tandem.store.api import Buffer
-from tandem.store.disk import RealDisk, RealFile
+from tandem.store.disk import VIEW_STEP, RealDisk, RealFile
 
 
 def test_a_file_is_written_read_resized_and_found(tmp_path: Path) -> None:
@@ -35,6 +36,40 @@ def test_a_file_is_written_read_resized_and_found(tmp_path: Path) -> None:
     assert disk.open(path + "2").pread(99, 10) == b"ab"
     disk.unlink(path + "2")
     assert len(disk.entropy(8)) == 8
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or tuple(map(int, os.uname().release.split(".")[:2])) < (6, 5),
+    reason="the system does not tell what is in memory",
+)
+def test_a_view_is_given_of_what_is_in_memory(tmp_path: Path) -> None:
+    """It shows what is written later, too; what only the disk has is never shown: an error of the
+    disk would be the end of the process."""
+    file = RealDisk().create(str(tmp_path / "f"))
+    file.allocate(8 * VIEW_STEP)
+    file.pwrite([os.urandom(4 * VIEW_STEP)], 0)
+    view = file.view(3 * VIEW_STEP - 100, VIEW_STEP)
+    assert view is not None
+    assert view[:] == file.pread(3 * VIEW_STEP - 100, VIEW_STEP)
+    file.pwrite([b"later"], VIEW_STEP + 7)
+    assert view[7:12] == b"later"
+    del view
+    assert file.view(8 * VIEW_STEP, 0) is None, "half of it was never read"
+    file.settle()
+    assert file.view(VIEW_STEP, 0) is None, "it is on the disk alone"
+    file.truncate(VIEW_STEP)
+    assert file.view(2 * VIEW_STEP, 0) is None, "it is not there any more"
+
+
+def test_there_is_no_view_where_the_system_cannot_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = RealDisk().create(str(tmp_path / "f"))
+    file.pwrite([bytes(VIEW_STEP)], 0)
+    monkeypatch.setattr(disk_module, "_CACHESTAT", 100_000)
+    assert file.view(VIEW_STEP, 0) is None
+    monkeypatch.setattr(disk_module, "_syscall", None)
+    assert file.view(VIEW_STEP, 0) is None
 
 
 def test_more_buffers_than_one_call_takes(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from zlib import crc32
@@ -462,3 +463,16 @@ def test_appends_and_drops_go_on_during_a_backup(tmp_path: Path) -> None:
     copy = FileStore(tmp_path / "copy", segment_bytes=SEGMENT)
     assert list(copy.replay(0)) == groups
     copy.close()
+
+
+def test_a_view_of_a_file_that_was_cut_is_an_error_and_not_the_end(tmp_path: Path) -> None:
+    """A mapping of what is not there would kill the process (SIGBUS)."""
+    store = FileStore(tmp_path)
+    for _ in range(10):
+        store.append([bytes(10_000)])
+    (log,) = tmp_path.glob("*.log")
+    os.truncate(log, 50_000)
+    with pytest.raises(CorruptLogError, match="the file is too short"):
+        store.view(60_000)
+    os.truncate(log, files.SEGMENT_BYTES)
+    store.close()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,8 @@ from tandem import changes
 from tandem.changes import BodyMoved, Change, Enqueued, Removed, Started
 from tandem.errors import CorruptLogError, StoreError
 from tandem.store import records
-from tandem.store.api import GROUP_HEADER, Buffer
+from tandem.store.api import GROUP_HEADER, Buffer, Store, View
+from tandem.store.files import FileStore
 from tandem.store.memory import MemoryStore
 
 KINDS: tuple[type[Change], ...] = typing.get_args(changes.Change)
@@ -163,11 +165,11 @@ def test_an_unknown_code_is_named() -> None:
         decoded(b"\xc8\0\0\0\0")
 
 
-# --- reading one payload --------------------------------------------------------------------------
+# --- reading payloads -----------------------------------------------------------------------------
 
 
-def _stored(*group: Change) -> tuple[MemoryStore, list[int]]:
-    store = MemoryStore()
+def _stored(*group: Change, store: MemoryStore | None = None) -> tuple[MemoryStore, list[int]]:
+    store = store or MemoryStore()
     places = []
     place = store.end + GROUP_HEADER
     for change in group:
@@ -177,35 +179,107 @@ def _stored(*group: Change) -> tuple[MemoryStore, list[int]]:
     return store, places
 
 
-@pytest.mark.parametrize("expected", [0, 50, 4096, 10**6])
-def test_a_payload_is_read_by_its_place_alone(expected: int) -> None:
+def _lying(group: Sequence[Enqueued | BodyMoved], places: Sequence[int]) -> list[records.Lying]:
+    """As the table of bodies tells it: the lengths are a little too large."""
+    return [
+        (change.body, place, len(records.encode(change)) * 9 // 8)
+        for change, place in zip(group, places, strict=True)
+    ]
+
+
+def _read(store: Store, place: int, body: int = SENT.body) -> bytes:
+    return records.Payloads(store).read([(body, place, 4_096)])[0]
+
+
+def test_a_payload_is_read_by_its_place_alone() -> None:
     long = SENT._replace(body=9, payload=bytes(range(256)) * 40)
     moved = BodyMoved(2**64 - 1, b"moved")
-    store, places = _stored(SENT, long, moved, SENT._replace(payload=b""))
-    found = [records.read_payload(store, place, expected=expected) for place in places]
-    assert found == [(4, b"payload"), (9, long.payload), (2**64 - 1, b"moved"), (4, b"")]
+    group: list[Enqueued | BodyMoved] = [SENT, long, moved, SENT._replace(payload=b"")]
+    store, places = _stored(*group)
+    for lying, change in zip(_lying(group, places), group, strict=True):
+        assert records.Payloads(store).read([lying]) == [change.payload]
+    assert records.Payloads(store).read(_lying(group, places)) == [c.payload for c in group]
+
+
+class _Counting(MemoryStore):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+
+    def read(self, place: int, length: int) -> bytes:
+        self.calls.append("read")
+        return super().read(place, length)
+
+    def view(self, place: int) -> tuple[int, View]:
+        self.calls.append("view")
+        return place, MemoryStore.read(self, place, 1 << 20)
 
 
 def test_payloads_in_a_row_are_read_by_the_page() -> None:
-    """The same payloads, with far fewer reads; one that is longer than a page, and the last."""
-    large = SENT._replace(body=9, payload=bytes(range(256)) * 400)
+    """The same payloads, with far fewer reads, whether they are asked for one by one or together;
+    one that is longer than a page, and the last."""
+    large = SENT._replace(body=900, payload=bytes(range(256)) * 400)
     row = [SENT._replace(body=n, payload=b"%d" % n * 200) for n in range(1, 60)]
     group = [*row, large, *(it._replace(body=it.body + 100) for it in row)]
-    store, places = _stored(*group)
-    pages = records.ReadAhead(store)
-    reads: list[int] = []
-    read = store.read
+    store = _Counting()
+    _, places = _stored(*group, store=store)
+    lying = _lying(group, places)
+    for handful in (1, 7, len(group)):
+        payloads = records.Payloads(store)
+        found = [
+            payload
+            for first in range(0, len(group), handful)
+            for payload in payloads.read(lying[first : first + handful])
+        ]
+        assert found == [change.payload for change in group]
+        assert len(store.calls) < 10
+        store.calls.clear()
 
-    def counted(place: int, length: int) -> bytes:
-        reads.append(place)
-        return read(place, length)
 
-    store.read = counted  # type: ignore[method-assign]
-    for change, place in zip(group, places, strict=True):
-        expected = len(records.encode(change)) + 7
-        assert pages.read_payload(place, expected) == (change.body, change.payload)
-    assert len(reads) < 10
-    assert pages.read_payload(places[3], 4_096) == (4, row[3].payload)
+def test_many_that_lie_apart_are_looked_at_where_they_are() -> None:
+    """A level of a queue with ten: one view for all, and not a read for each; a few are read
+    together; those that lie too far apart for either are read one by one."""
+    group = [SENT._replace(body=n, payload=b"%04d" % n * 256) for n in range(1, 1_401)]
+    store = _Counting()
+    _, places = _stored(*group, store=store)
+    lying = _lying(group, places)
+    for chosen, calls in (
+        (lying[5:900:10], ["view"]),
+        (lying[5:55:10], ["read"]),
+        (lying[::80], ["read"] * 18),
+    ):
+        found = records.Payloads(store).read(chosen)
+        assert found == [group[number - 1].payload for number, _, _ in chosen]
+        assert store.calls == calls
+        store.calls.clear()
+
+
+@settings(max_examples=150)
+@given(
+    st.lists(st.integers(0, 3_000), min_size=1, max_size=80),
+    st.lists(st.lists(st.integers(0, 79), max_size=60), min_size=1, max_size=6),
+)
+def test_whatever_is_wanted_in_whatever_order_is_found(
+    sizes: list[int], calls: list[list[int]]
+) -> None:
+    """On files whose segments end in between, with views and without."""
+    with TemporaryDirectory() as folder:
+        store = FileStore(folder, segment_bytes=16 * 1024)
+        group = [
+            SENT._replace(body=n, payload=bytes([n % 256]) * size)
+            for n, size in enumerate(sizes, 1)
+        ]
+        places = []
+        for change in group:
+            places.append(store.end + GROUP_HEADER)
+            store.append([records.encode(change)])
+        lying = _lying(group, places)
+        payloads = records.Payloads(store)
+        for call in calls:
+            rows = [row % len(group) for row in call]
+            found = payloads.read([lying[row] for row in rows])
+            assert found == [group[row].payload for row in rows]
+        store.close()
 
 
 def test_every_flipped_bit_of_a_payload_record_is_noticed_where_it_matters() -> None:
@@ -217,18 +291,18 @@ def test_every_flipped_bit_of_a_payload_record_is_noticed_where_it_matters() -> 
             store._log[:] = good
             store._log[at] ^= 1 << bit
             with contextlib.suppress(CorruptLogError):
-                assert records.read_payload(store, place) == (4, b"payload")
+                assert _read(store, place) == b"payload"
 
 
 @pytest.mark.parametrize("change", [Started(1, ""), SENT._replace(payload=None)])
 def test_a_record_without_a_payload_is_refused(change: Change) -> None:
     store, (place,) = _stored(change)
     with pytest.raises(CorruptLogError) as caught:
-        records.read_payload(store, place)
+        _read(store, place)
     assert (caught.value.segment, caught.value.offset) == ("memory", place)
 
 
 def test_the_end_of_the_log_is_no_record() -> None:
     store, _ = _stored(SENT)
     with pytest.raises(CorruptLogError):
-        records.read_payload(store, store.end)
+        _read(store, store.end)
