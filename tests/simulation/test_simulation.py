@@ -46,10 +46,14 @@ def test_the_seeds_reach_what_they_are_for() -> None:
     assert {name for mix in mixes for name in mix.features} >= {"sessions", "topics", "levels"}
     assert 20 < sum(mix.is_on_files for mix in mixes) < 80
     assert any(mix.leaps for mix in mixes)
-    verdicts = [judge(seed, TEN_MINUTES) for seed in range(20, 32)]
-    seen = {name for verdict in verdicts for name in verdict.counts}
-    assert {"crashes", "crashes in recovery", "torn", "disk errors", "clean stops"} <= seen
-    assert all(not verdict.violation for verdict in verdicts)
+    unseen = {"crashes", "crashes in recovery", "torn", "disk errors", "clean stops"}
+    for seed in range(20, 60):
+        verdict = judge(seed, TEN_MINUTES)
+        assert not verdict.violation, verdict
+        unseen -= set(verdict.counts)
+        if not unseen:
+            break
+    assert not unseen
 
 
 # --- canaries -------------------------------------------------------------------------------------

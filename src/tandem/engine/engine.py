@@ -239,9 +239,6 @@ class Engine:
         """Too little space is left to take messages."""
         return self._store.free_bytes() < self._tuning.free_bytes
 
-    def has_body(self, number: int) -> bool:
-        return self._bodies.place(number) > 0
-
     def body(self, number: int) -> bytes:
         """The payload of a stored body, checked. Raises as `bodies`."""
         return self.bodies((number,))[0]
@@ -263,6 +260,11 @@ class Engine:
             return read
         from_log = iter(read)
         return [recent[n] if n in recent else next(from_log) for n in numbers]
+
+    def stored(self, numbers: Sequence[int]) -> dict[int, bytes]:
+        """`bodies` of those that are still there, by their numbers."""
+        there = [number for number in numbers if self._bodies.place(number)]
+        return dict(zip(there, self.bodies(there), strict=True))
 
     def hold(self, name: str, place: int | None) -> None:
         """Keep the log from `place` on, for a reader called `name`; None: it needs nothing more."""
@@ -456,10 +458,12 @@ class Engine:
         load = self._loads.popleft()
         now_ms = self._clock.now_ms()
         try:
-            # Those whose message is gone meanwhile are left out.
-            there = {n: body for n, body in load.bodies.items() if self.has_body(body)}
-            payloads = self.bodies([*there.values()])
-            messages = dict(zip(there, map(self._decode, payloads), strict=True))
+            payloads = self.stored([*load.bodies.values()])
+            messages = {
+                number: self._decode(payloads[body])
+                for number, body in load.bodies.items()
+                if body in payloads  # else its message is gone meanwhile
+            }
             outcome = self.namespace.apply(Loaded(load.entity, messages), now_ms)
         except Refused:
             return  # the entity is gone meanwhile

@@ -41,8 +41,9 @@ class Broker(Protocol):
         (`token`). KeyError if its body is gone."""
         ...
 
-    def bodies(self, numbers: Sequence[int]) -> list[bytes | None]:
-        """Messages as they are stored; None for one that is gone."""
+    def stored(self, numbers: Sequence[int]) -> dict[int, bytes]:
+        """Messages as they are stored, by the numbers of their bodies; without those that are
+        gone."""
         ...
 
     def incoming(self, payload: bytes, message_format: int) -> list[Message]:

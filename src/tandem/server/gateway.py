@@ -536,11 +536,8 @@ class Gateway:
             reads_all_types=self.reads_all_types,
         )
 
-    def bodies(self, numbers: Sequence[int]) -> list[bytes | None]:
-        engine = self.broker.engine.engine
-        there = [number for number in numbers if engine.has_body(number)]
-        found = dict(zip(there, engine.bodies(there), strict=True))
-        return [found.get(number) for number in numbers]
+    def stored(self, numbers: Sequence[int]) -> dict[int, bytes]:
+        return self.broker.engine.engine.stored(numbers)
 
     def incoming(self, payload: bytes, message_format: int) -> list[Message]:
         return [*messages_of(payload, message_format, self.random_bits)]

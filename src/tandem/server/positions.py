@@ -152,8 +152,10 @@ async def _scan(call: Call) -> bytes:
     else:
         handful = _STEPS // (_BODY_STEPS if chosen is None else _BODY_STEPS + chosen.steps) + 1
         for first in range(0, len(marks), handful):
-            bodies = call.broker.bodies(rows.bodies[first : first + handful])
-            for row, payload in enumerate(bodies, first):
+            bodies = rows.bodies[first : first + handful]
+            stored = call.broker.stored(bodies)
+            for row, body in enumerate(bodies, first):
+                payload = stored.get(body)
                 if payload is not None and _is_chosen(payload, rows, row, chosen):
                     marks[row] = 1
                     payloads.append(payload)

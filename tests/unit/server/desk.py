@@ -209,9 +209,8 @@ class Desk:
     def sender_of(self, path: str, claims: Claims) -> str:
         return "somebody"
 
-    def bodies(self, numbers: Sequence[int]) -> list[bytes | None]:
-        engine = self.engine.engine
-        return [engine.body(number) if engine.has_body(number) else None for number in numbers]
+    def stored(self, numbers: Sequence[int]) -> dict[int, bytes]:
+        return self.engine.engine.stored(numbers)
 
     def refused(self, condition: str) -> None:
         self.refusals.append(condition)
