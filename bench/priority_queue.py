@@ -78,7 +78,7 @@ def receive(receiver: Receiver, count: int) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--waiting", type=int, default=1_000_000)
-    parser.add_argument("--slices", type=int, default=20)
+    parser.add_argument("--slices", type=int, default=40)
     parser.add_argument("--per-slice", type=int, default=5_000)
     parser.add_argument("--size", type=int, default=1_024)
     parser.add_argument("--kind", choices=[*KINDS, "all"], default="levels")

@@ -23,8 +23,6 @@ View: TypeAlias = bytes | mmap
 
 GROUP_HEADER: Final = 40
 """Bytes before the body of each group."""
-VIEW_BYTES: Final = 1 << 20
-"""The length of a view that had to be copied."""
 
 
 class Group(NamedTuple):
@@ -60,9 +58,10 @@ class Store(Protocol):
         never past what was appended. Raises StoreError for a place that was dropped."""
         ...
 
-    def view(self, place: int) -> tuple[int, View]:
-        """(begin, bytes): a stretch of the log with `place` in it, for one who wants some of it
-        here and there. To be looked into only at places that may still be read."""
+    def view(self, place: int) -> tuple[int, View] | None:
+        """(begin, bytes): a stretch of the log with `place` in it, without a copy, for one who
+        wants some of it here and there; None if that cannot be had. To be looked into only at
+        places that may still be read."""
         ...
 
     def replay(self, place: int) -> Iterator[Group]:

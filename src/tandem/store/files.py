@@ -26,7 +26,7 @@ from typing import Final
 from zlib import crc32
 
 from tandem.errors import CorruptLogError, StoreError, StoreInUseError
-from tandem.store.api import GROUP_HEADER, VIEW_BYTES, Buffer, Group, Index, View
+from tandem.store.api import GROUP_HEADER, Buffer, Group, Index, View
 from tandem.store.disk import VIEW_STEP, Disk, File, RealDisk
 from tandem.store.folder import (
     Segment,
@@ -56,8 +56,7 @@ from tandem.store.segment import (
 )
 
 SEGMENT_BYTES: Final = 64 << 20
-MAPPED_BYTES: Final = 16 << 20
-"""Of a view that need not be copied."""
+VIEW_BYTES: Final = 8 << 20
 OPEN_FILES: Final = 64
 SPARES: Final = 1
 """Dropped segments kept for use again: one will do where dropping keeps up with filling."""
@@ -181,16 +180,14 @@ class FileStore:
             )
         return data
 
-    def view(self, place: int) -> tuple[int, View]:
+    def view(self, place: int) -> tuple[int, View] | None:
         self._check()
         segment, end = self._segment_of(place)
         offset = segment.offset(place) // VIEW_STEP * VIEW_STEP
-        length = min(MAPPED_BYTES, segment.offset(end) - offset)
+        length = min(VIEW_BYTES, segment.offset(end) - offset)
         with self._failing("cannot read"):
             view = self._file(segment).view(length, offset)
-        if view is None:
-            return place, self.read(place, VIEW_BYTES)
-        return segment.base - HEADER + offset, view
+        return None if view is None else (segment.base - HEADER + offset, view)
 
     def _segment_of(self, place: int) -> tuple[Segment, int]:
         """The segment that a place is in, and where it ends by now."""

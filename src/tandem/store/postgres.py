@@ -24,7 +24,7 @@ from zlib import crc32
 import psycopg
 
 from tandem.errors import CorruptLogError, StoreError
-from tandem.store.api import GROUP_HEADER, VIEW_BYTES, Buffer, Group, Index, View
+from tandem.store.api import GROUP_HEADER, Buffer, Group, Index
 from tandem.store.lease import LEASE_S, Connection, Lease, connect, has_tables, said
 from tandem.store.segment import (
     GROUP,
@@ -169,8 +169,8 @@ class PostgresStore:
             raise CorruptLogError("a row is missing", segment=self._name, offset=at)
         return b"".join([part for _, part in rows]) if len(rows) > 1 else bytes(rows[0][1])
 
-    def view(self, place: int) -> tuple[int, View]:
-        return place, self.read(place, VIEW_BYTES)
+    def view(self, place: int) -> None:
+        """There is none."""
 
     def replay(self, place: int) -> Iterator[Group]:
         lease = self._check()

@@ -69,6 +69,8 @@ PAGE_BYTES: Final = 64 * 1024
 """What is read at once where the records lie close together."""
 MANY: Final = 16
 """So many that lie further apart are worth a view of the log."""
+UNSEEN_BYTES: Final = 4 << 20
+"""Where there was no view, none is asked for again so soon."""
 
 Lying: TypeAlias = tuple[int, int, int]
 """The number of a body, its place, and no less than the length of its record."""
@@ -289,6 +291,8 @@ class Payloads:
         self._store = store
         self._page: View = b""
         self._begin = 0
+        self._unseen = -UNSEEN_BYTES
+        """A place that no view could be had of."""
 
     def read(self, wanted: Sequence[Lying]) -> list[bytes]:
         """The payloads of these bodies. Raises CorruptLogError if one is not there, or damaged."""
@@ -317,14 +321,22 @@ class Payloads:
         _, place, length = wanted[0]
         _, last, last_length = wanted[-1]
         span = last + last_length - place
-        if len(wanted) == MANY and PAGE_BYTES < span <= MANY * PAGE_BYTES:
-            self._begin, self._page = self._store.view(place)
-        else:
+        view = None
+        if (
+            len(wanted) == MANY
+            and PAGE_BYTES < span <= MANY * PAGE_BYTES
+            and not 0 <= place - self._unseen < UNSEEN_BYTES
+        ):
+            view = self._store.view(place)
+            if view is None:
+                self._unseen = place
+        if view is None:
             if 0 <= place - self._begin <= len(self._page) + PAGE_BYTES:
                 span = PAGE_BYTES  # it goes on behind the last page, and so will the next
             size = max(length, span) if span <= PAGE_BYTES else length
-            self._begin, self._page = place, self._store.read(place, size)
-        return self._begin, self._page
+            view = place, self._store.read(place, size)
+        self._begin, self._page = view
+        return view
 
     def _damaged(self, place: int, what: str) -> CorruptLogError:
         segment, offset = self._store.locate(place)

@@ -202,17 +202,18 @@ def test_a_payload_is_read_by_its_place_alone() -> None:
 
 
 class _Counting(MemoryStore):
-    def __init__(self) -> None:
+    def __init__(self, *, has_views: bool = True) -> None:
         super().__init__()
         self.calls: list[str] = []
+        self.has_views = has_views
 
     def read(self, place: int, length: int) -> bytes:
         self.calls.append("read")
         return super().read(place, length)
 
-    def view(self, place: int) -> tuple[int, View]:
+    def view(self, place: int) -> tuple[int, View] | None:  # type: ignore[override]
         self.calls.append("view")
-        return place, MemoryStore.read(self, place, 1 << 20)
+        return (place, super().read(place, 1 << 20)) if self.has_views else None
 
 
 def test_payloads_in_a_row_are_read_by_the_page() -> None:
@@ -252,6 +253,17 @@ def test_many_that_lie_apart_are_looked_at_where_they_are() -> None:
         assert found == [group[number - 1].payload for number, _, _ in chosen]
         assert store.calls == calls
         store.calls.clear()
+
+
+def test_where_there_is_no_view_pages_are_read_and_it_is_not_asked_for_each_time() -> None:
+    group = [SENT._replace(body=n, payload=b"%04d" % n * 256) for n in range(1, 1_401)]
+    store = _Counting(has_views=False)
+    _, places = _stored(*group, store=store)
+    wanted = _lying(group, places)[5::10]
+    found = records.Payloads(store).read(wanted)
+    assert found == [group[number - 1].payload for number, _, _ in wanted]
+    assert store.calls.count("view") == 1
+    assert store.calls.count("read") < len(wanted) / 4
 
 
 @settings(max_examples=150)
