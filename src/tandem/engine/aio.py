@@ -7,7 +7,7 @@ handed to the disk, unless a group is being written; then it waits and grows.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -129,11 +129,6 @@ class AsyncEngine:
     def body(self) -> Callable[[int], bytes]:
         """See `Engine.body`."""
         return self.engine.body
-
-    @property
-    def bodies(self) -> Callable[[Sequence[int]], list[bytes]]:
-        """See `Engine.bodies`."""
-        return self.engine.bodies
 
     async def uncongested(self) -> None:
         """Wait until less is waiting for the disk. Returns at once when that is so, or on a

@@ -304,7 +304,7 @@ class Outlet:
         is_partitioned = len(queue.parts) > 1
         taken = deliveries[: link.credit]
         began = thread_time()
-        bodies = gateway.broker.engine.bodies([delivery.body for delivery in taken])
+        bodies = gateway.broker.engine.engine.bodies([delivery.body for delivery in taken])
         row = [
             (
                 delivery_tag(delivery),

@@ -79,16 +79,23 @@ Lying: TypeAlias = tuple[int, int, int]
 class _Layout:
     """One line of the table, ready for use."""
 
-    __slots__ = ("cls", "code", "fixed", "integers", "kinds", "size")
+    __slots__ = ("cls", "code", "fixed", "head", "integers", "kinds", "size")
 
     def __init__(self, code: int, cls: type[Change], widths: str, kinds: str) -> None:
         self.code = code
         self.cls: Any = cls
         self.integers = len(widths)
         self.kinds = tuple(kinds.split())
-        checksum = "I" if self.kinds[-1:] in (("p",), ("p?",)) else ""
+        has_payload = self.kinds[-1:] in (("p",), ("p?",))
+        checksum = "I" if has_payload else ""
         self.fixed = Struct("<BI" + widths + "I" * len(self.kinds) + checksum)
         self.size = self.fixed.size
+        if has_payload:
+            body = cls._fields.index("body")
+            before = struct.calcsize("<" + widths[:body])
+            behind = struct.calcsize("<" + widths[body + 1 :] + "I" * (len(self.kinds) - 1))
+            self.head = Struct(f"<BI{before}xQ{behind}xII")
+            """What finds the payload: code, rest, body, the payload's length and checksum."""
         names = [annotation.__forward_arg__ for annotation in cls.__annotations__.values()]
         said = ["int" if name == "Millis" else name for name in names]
         expected = ["int"] * self.integers + [_TYPES[k] for k in self.kinds]
@@ -107,11 +114,7 @@ _ENQUEUED_SIZE: Final = _ENQUEUED.size
 _pack_enqueued: Final = _ENQUEUED.fixed.pack
 _unpack_enqueued: Final = _ENQUEUED.fixed.unpack_from
 
-_HEADS: Final = {
-    _ENQUEUED.code: Struct("<BI20xQ43xII").unpack_from,
-    _BODY_MOVED.code: Struct("<BIQII").unpack_from,
-}
-"""What finds a payload in its record: code, rest, body, the payload's length and checksum."""
+_HEADS: Final = {layout.code: layout.head.unpack_from for layout in (_ENQUEUED, _BODY_MOVED)}
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -311,7 +314,11 @@ class Payloads:
             # The payload is last, so its place follows from the end.
             following = at + _PREFIX.size + rest
             payload = page[following - size : following]
-            if body != number or crc32(payload, (body ^ body >> 32) & 0xFFFF_FFFF) != checksum:
+            if (
+                body != number
+                or size > rest
+                or crc32(payload, (body ^ body >> 32) & 0xFFFF_FFFF) != checksum
+            ):
                 raise self._damaged(place, f"the payload of body {number} fails its checksum")
             payloads.append(payload)
         return payloads
