@@ -40,6 +40,8 @@ from tandem.model import Millis, Value
 T = TypeVar("T")
 
 _LONGEST_WAIT_S: Final = 20.0
+_LONGEST_CLOSE_S: Final = 1
+"""What a peer that says nothing is waited for."""
 
 
 class Line(asyncio.Protocol):
@@ -69,6 +71,7 @@ class Line(asyncio.Protocol):
                     target.amqp_port,
                     ssl=tls,
                     server_hostname=target.host if tls else None,
+                    ssl_shutdown_timeout=_LONGEST_CLOSE_S if tls else None,
                 )
         except (OSError, TimeoutError) as error:
             raise lost(error, target.host, target.amqp_port) from None
@@ -156,8 +159,10 @@ class Line(asyncio.Protocol):
         if not self._gone.done():
             self._write()
             self._transport.close()
-            await asyncio.wait([self._gone], timeout=1)
-            self._transport.abort()
+            await asyncio.wait([self._gone], timeout=_LONGEST_CLOSE_S)
+            if not self._target.uses_tls:
+                # TLS has its own end; a second one is an error of Python 3.11.2.
+                self._transport.abort()
 
 
 class AsyncClient:
