@@ -51,7 +51,7 @@ demo: $(READY) ## The whole of it in two minutes: two brokers, priorities, an ou
 	@$(PY) examples/demo/demo.py $(ARGS)
 
 tour: $(READY) ## A short tour of the heart: send, lock, dead-letter, schedule, kill -9, recover
-	@$(PY) -m tandem.tour
+	@$(PY) -m tandembus.tour
 
 test: check $(CHROMIUM) ## All that CI runs: the checks, then every test but the long ones
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -q -m "not long" --hypothesis-seed=0 $(ARGS)
@@ -91,7 +91,7 @@ test-postgres: $(READY) ## Brokers on one PostgreSQL: every test, then FAILURES 
 bench-postgres: $(READY) ## Messages/s with the log in PostgreSQL, beside the log in files on the same disk
 	$(PY) -m bench.postgres $(ARGS)
 
-bench: $(READY) $(FAST) ## Tandem, as tandem[fast] on the system's Python, beside its peers under the same durable load: 15 minutes, Debian, root (BENCH_PY=.venv/bin/python: without uvloop, on PYTHON)
+bench: $(READY) $(FAST) ## Tandem, as tandembus[fast] on the system's Python, beside its peers under the same durable load: 15 minutes, Debian, root (BENCH_PY=.venv/bin/python: without uvloop, on PYTHON)
 	PYTHON=$(abspath $(BENCH_PY)) bench/run $(ARGS)
 
 bench-core: $(READY) ## What the heart costs: CPU, memory, time to recover
@@ -218,7 +218,7 @@ clean: ## Remove .venv and every cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # uv only makes the installation faster; without it, plain pip does the same.
-# As `pip install 'tandem[fast]'` gives it, where there is an uvloop for this platform; on the Python
+# As `pip install 'tandembus[fast]'` gives it, where there is an uvloop for this platform; on the Python
 # of the system, if it is new enough. The peers come from there, too, and such a one is built with
 # its own optimisations, as those of the images are; one of pyenv's takes 1.4 times as long.
 $(FAST): $(READY)
@@ -237,7 +237,7 @@ $(READY): pyproject.toml
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 		echo "'$(PYTHON)' cannot make a venv (on Debian: apt install python3-venv)." >&2; exit 1; }
 	@echo "preparing $(VENV) …"
-	@$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv --clear $(VENV)
 	@{ $(PY) -m pip install --quiet --disable-pip-version-check uv \
 		&& $(BIN)/uv pip install --quiet --python $(PY) -e '.[dev]'; } \
 		|| $(PY) -m pip install --quiet --disable-pip-version-check -e '.[dev]'

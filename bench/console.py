@@ -18,8 +18,8 @@ from itertools import repeat
 
 from playwright.sync_api import Page, sync_playwright
 
-from tandem.client import Client
-from tandem.testing import BrokerProcess
+from tandembus.client import Client
+from tandembus.testing import BrokerProcess
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 

@@ -18,13 +18,13 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tandem.amqp.message import AmqpMessage, encode_message
-from tandem.core.commands import Attach, CreateQueue, Disposition, Flow, Send, Settle
-from tandem.core.effects import Deliver, Delivery, Effect
-from tandem.core.namespace import Namespace
-from tandem.engine.blocking import BlockingEngine, open_engine
-from tandem.settings import QueueSettings
-from tandem.store.files import FileStore
+from tandembus.amqp.message import AmqpMessage, encode_message
+from tandembus.core.commands import Attach, CreateQueue, Disposition, Flow, Send, Settle
+from tandembus.core.effects import Deliver, Delivery, Effect
+from tandembus.core.namespace import Namespace
+from tandembus.engine.blocking import BlockingEngine, open_engine
+from tandembus.settings import QueueSettings
+from tandembus.store.files import FileStore
 
 BODY = 1_024
 PAYLOAD = encode_message(

@@ -35,7 +35,7 @@ PATIENCE_S = 600.0
 
 def convert(folder: Path, out: Path) -> dict[str, Any]:
     """In this process: the imports are not counted, everything else is."""
-    from tandem.journal.run import Journal, JournalOptions
+    from tandembus.journal.run import Journal, JournalOptions
 
     begin, cpu = time.perf_counter(), time.process_time()
     journal = Journal(JournalOptions(folder, out))
@@ -84,14 +84,14 @@ def conversions(root: Path, sizes: list[int], body_bytes: int, left: int) -> Non
 def throughput(folder: Path, out: Path | None, messages: int, body_bytes: int) -> tuple[float, int]:
     """Messages a second through a broker that has been started for it; with `out`, beside a
     journal. And how many bytes of log the journal was behind when the last message was done."""
-    from tandem.client import Client
-    from tandem.testing import BrokerProcess
+    from tandembus.client import Client
+    from tandembus.testing import BrokerProcess
 
     with BrokerProcess.start(folder) as broker:
         broker.create_queue("q")
         journal = None
         if out is not None:
-            command = [sys.executable, "-m", "tandem.cli", "journal", "run", str(folder)]
+            command = [sys.executable, "-m", "tandembus.cli", "journal", "run", str(folder)]
             journal = subprocess.Popen([*command, "--out", str(out), "--every", "5"],
                                        stderr=subprocess.PIPE)  # fmt: skip
             assert journal.stderr is not None
@@ -104,7 +104,7 @@ def throughput(folder: Path, out: Path | None, messages: int, body_bytes: int) -
             elapsed = time.perf_counter() - begin
         behind = 0
         if journal is not None and out is not None:
-            from tandem.journal.status import status
+            from tandembus.journal.status import status
 
             found = status(folder, out, "default")
             behind = found.end - found.position

@@ -11,8 +11,8 @@ import struct
 import uuid
 from pathlib import Path
 
-from tandem.amqp.message import encode_message
-from tandem.changes import (
+from tandembus.amqp.message import encode_message
+from tandembus.changes import (
     DELIVERED_ROW,
     Delivered,
     Enqueued,
@@ -23,10 +23,10 @@ from tandem.changes import (
     Removed,
     Started,
 )
-from tandem.model import NEVER
-from tandem.settings import QueueSettings
-from tandem.store.files import FileStore
-from tandem.store.records import encode
+from tandembus.model import NEVER
+from tandembus.settings import QueueSettings
+from tandembus.store.files import FileStore
+from tandembus.store.records import encode
 
 START_MS = 1_790_000_000_000
 

@@ -31,11 +31,11 @@ from typing import Any
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
 
-from tandem.client import Client
-from tandem.pairing import Health, PairingOptions, pair_namespace
-from tandem.pairing import aio as paired_aio
-from tandem.pairing.options import backlog_path
-from tandem.testing import BrokerProcess
+from tandembus.client import Client
+from tandembus.pairing import Health, PairingOptions, pair_namespace
+from tandembus.pairing import aio as paired_aio
+from tandembus.pairing.options import backlog_path
+from tandembus.testing import BrokerProcess
 from tests.pairing.audit import audit, idle
 from tests.pairing.lines import free_port
 from tests.pairing.turnstile import Turnstile, Way

@@ -13,8 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from tandem.client import Client
-from tandem.testing import BrokerProcess
+from tandembus.client import Client
+from tandembus.testing import BrokerProcess
 from tests.postgresql import Cluster, new_database
 
 BODY = b"x" * 1_024

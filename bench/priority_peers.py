@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.queues import STRING
-from tandem.client import Client, OutgoingMessage
+from tandembus.client import Client, OutgoingMessage
 
 HERE = Path(__file__).resolve().parent
 LEVELS = 10
@@ -64,7 +64,7 @@ class Tandem(peers.Broker):  # type: ignore[misc, name-defined]
 
     def command(self) -> tuple[list[str], dict[str, str]]:
         serve = ["serve", self.dir, "--host", "127.0.0.1", "--port", str(self.port), "--emulator"]
-        return [sys.executable, "-m", "tandem.cli", *serve], {"PYTHONPATH": str(HERE.parent)}
+        return [sys.executable, "-m", "tandembus.cli", *serve], {"PYTHONPATH": str(HERE.parent)}
 
     @property
     def connection_string(self) -> str:

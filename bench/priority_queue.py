@@ -19,9 +19,9 @@ from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple
 
-from tandem.client import Client, OutgoingMessage
-from tandem.client.blocking import Receiver, Sender
-from tandem.testing import BrokerProcess
+from tandembus.client import Client, OutgoingMessage
+from tandembus.client.blocking import Receiver, Sender
+from tandembus.testing import BrokerProcess
 
 PLAIN: Final = "plain"
 KINDS: Final[Mapping[str, Mapping[str, str | int]]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from tandem.client import Client
+from tandembus.client import Client
 
 STRING = (
     "Endpoint=sb://127.0.0.1:{port};SharedAccessKeyName=RootManageSharedAccessKey;"

@@ -59,7 +59,7 @@ def measured(
 ) -> tuple[dict[str, object], float, int]:
     """The summary, seconds, bytes."""
     begin = time.monotonic()
-    command = [sys.executable, "-m", "tandem.cli", "report", str(journal), "--out", str(out)]
+    command = [sys.executable, "-m", "tandembus.cli", "report", str(journal), "--out", str(out)]
     process = subprocess.Popen(
         [*command, "--json", "--quiet", *arguments], stdout=subprocess.PIPE, text=True
     )

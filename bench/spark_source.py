@@ -23,11 +23,11 @@ from pathlib import Path
 
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceivedMessage
 
-from tandem.client import Client, OutgoingMessage
-from tandem.spark.columns import NAMES
-from tandem.spark.options import parse_read
-from tandem.spark.planning import Range, read_range
-from tandem.testing import BrokerProcess
+from tandembus.client import Client, OutgoingMessage
+from tandembus.spark.columns import NAMES
+from tandembus.spark.options import parse_read
+from tandembus.spark.planning import Range, read_range
+from tandembus.testing import BrokerProcess
 from tests.spark.conftest import session
 
 BATCH_BYTES = 250 * 1024

@@ -23,11 +23,11 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
-from tandem.client import Client, OutgoingMessage
-from tandem.pairing.options import BACKLOG_SETTINGS, backlog_path
-from tandem.spark.pipelines.syphon import PairSettings, drain, drained, shards
-from tandem.spark.session import spark_session
-from tandem.testing import BrokerProcess
+from tandembus.client import Client, OutgoingMessage
+from tandembus.pairing.options import BACKLOG_SETTINGS, backlog_path
+from tandembus.spark.pipelines.syphon import PairSettings, drain, drained, shards
+from tandembus.spark.session import spark_session
+from tandembus.testing import BrokerProcess
 from tests.spark.standalone import CONF, StandaloneCluster, kill_python_worker
 
 NAME = "bench"

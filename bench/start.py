@@ -21,7 +21,7 @@ from pathlib import Path
 
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
-from tandem.client import Client
+from tandembus.client import Client
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -44,7 +44,7 @@ def measure(*, is_compiled: bool = True) -> Start:
             environment["PYTHONPYCACHEPREFIX"] = str(folder / "compiled")
         began = time.perf_counter()
         process = subprocess.Popen(
-            [sys.executable, "-m", "tandem.cli", "serve", str(folder / "data"), "--port", "0"],
+            [sys.executable, "-m", "tandembus.cli", "serve", str(folder / "data"), "--port", "0"],
             stdout=subprocess.PIPE,
             text=True,
             env=environment,

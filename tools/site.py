@@ -17,9 +17,9 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tandem.cli import parser
-from tandem.config.entities import Kind, declare, names_of
-from tandem.config.server import OPTIONS
+from tandembus.cli import parser
+from tandembus.config.entities import Kind, declare, names_of
+from tandembus.config.server import OPTIONS
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build"
@@ -60,7 +60,7 @@ def gather() -> None:
     shutil.rmtree(PAGES, ignore_errors=True)
     shutil.copytree(ROOT / "docs", PAGES)
     (PAGES / "assets").mkdir(exist_ok=True)
-    icon = ROOT / "src" / "tandem" / "admin" / "console" / "assets" / "icon.svg"
+    icon = ROOT / "src" / "tandembus" / "admin" / "console" / "assets" / "icon.svg"
     shutil.copy(icon, PAGES / "assets")
     for name in ("README.md", "CHANGELOG.md"):
         text = (ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](")

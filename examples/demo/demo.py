@@ -28,11 +28,11 @@ from pathlib import Path
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 
-from tandem.client import Client
-from tandem.pairing import EntityChanged, PairingOptions, pair_namespace
-from tandem.pairing.blocking import PairedNamespace, PairedSender
-from tandem.pairing.console import show_on_console
-from tandem.testing import BrokerProcess
+from tandembus.client import Client
+from tandembus.pairing import EntityChanged, PairingOptions, pair_namespace
+from tandembus.pairing.blocking import PairedNamespace, PairedSender
+from tandembus.pairing.console import show_on_console
+from tandembus.testing import BrokerProcess
 
 LEVELS = {"express": 9, "normal": 5, "whenever": 0}
 ORDERS = 240
@@ -205,7 +205,7 @@ def trade(primary: BrokerProcess, bus: PairedNamespace, shop: Shop, warehouse: W
 def report(folder: Path) -> None:
     step(5, "Spark reads the logs of both brokers, and writes a report.")
     if find_spec("pyspark") is None:
-        say("   pyspark is not installed: pip install 'tandem[spark]' for this step")
+        say("   pyspark is not installed: pip install 'tandembus[spark]' for this step")
         return
     journals = []
     for name in ("primary", "secondary"):
@@ -222,7 +222,7 @@ def report(folder: Path) -> None:
 
 def run(*words: str) -> None:
     """A command of ours, with what it prints."""
-    command = [sys.executable, "-m", "tandem.cli", *words]
+    command = [sys.executable, "-m", "tandembus.cli", *words]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
@@ -239,7 +239,7 @@ def main() -> int:
     parser.add_argument("--no-report", action="store_true", help="without Spark")
     options = parser.parse_args()
     logging.getLogger("azure").setLevel(logging.CRITICAL)
-    logging.getLogger("tandem").setLevel(logging.ERROR)
+    logging.getLogger("tandembus").setLevel(logging.ERROR)
     folder = options.folder or Path(tempfile.mkdtemp(prefix="tandem-demo-"))
     began = time.monotonic()
     brokers: list[BrokerProcess] = []

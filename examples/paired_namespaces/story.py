@@ -21,9 +21,9 @@ from pathlib import Path
 
 from azure.servicebus import ServiceBusMessage
 
-from tandem.pairing import EntityChanged, Health, PairingOptions
-from tandem.pairing.aio import PairedNamespace, pair_namespace
-from tandem.testing import BrokerProcess
+from tandembus.pairing import EntityChanged, Health, PairingOptions
+from tandembus.pairing.aio import PairedNamespace, pair_namespace
+from tandembus.testing import BrokerProcess
 
 
 def say(text: str) -> None:

@@ -19,9 +19,9 @@ from azure.servicebus.aio import ServiceBusClient
 from priority_workers import PriorityWorker
 from story import EACH, send_batch
 
-from tandem.client import Client
-from tandem.testing import LocalBroker
-from tandem.workers import Level, Pool, PoolOptions
+from tandembus.client import Client
+from tandembus.testing import LocalBroker
+from tandembus.workers import Level, Pool, PoolOptions
 
 
 class OrderWorker(PriorityWorker):

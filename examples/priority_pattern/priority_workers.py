@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from typing import Any, ClassVar
 
-from tandem.workers import PermanentError, Worker
+from tandembus.workers import PermanentError, Worker
 
 
 class PriorityWorker(Worker):

@@ -22,10 +22,10 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 from priority_workers import PriorityWorker
 
-from tandem.client import Client, Rule
-from tandem.testing import LocalBroker
-from tandem.workers import Pool
-from tandem.workers.pools_file import load_worker, read_pools
+from tandembus.client import Client, Rule
+from tandembus.testing import LocalBroker
+from tandembus.workers import Pool
+from tandembus.workers.pools_file import load_worker, read_pools
 
 HERE: Final = Path(__file__).resolve().parent
 EACH: Final = 10

@@ -1,6 +1,6 @@
 """A name that Spark finds by itself: `pyspark_…` with a `DefaultSource`. The code is
-`tandem.spark`."""
+`tandembus.spark`."""
 
-from tandem.spark.source import ServiceBusSource as DefaultSource
+from tandembus.spark.source import ServiceBusSource as DefaultSource
 
 __all__ = ["DefaultSource"]

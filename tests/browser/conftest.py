@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from tandem.client import Client
-from tandem.testing import BrokerProcess
+from tandembus.client import Client
+from tandembus.testing import BrokerProcess
 
 FLAGS = (
     "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "

@@ -12,14 +12,14 @@ from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-unt
 from azure.servicebus import ServiceBusMessage
 from playwright.sync_api import Page, expect
 
-from tandem.client import Client, OutgoingMessage
-from tandem.client.board import Reporter
-from tandem.pairing import PairingOptions, pair_namespace
-from tandem.pairing.console import show_on_console
-from tandem.testing import BrokerProcess
-from tandem.workers.options import Target
-from tandem.workers.status import LevelStatus, PoolStatus, on_board
-from tandem.workers.targets import Attainment, Histogram
+from tandembus.client import Client, OutgoingMessage
+from tandembus.client.board import Reporter
+from tandembus.pairing import PairingOptions, pair_namespace
+from tandembus.pairing.console import show_on_console
+from tandembus.testing import BrokerProcess
+from tandembus.workers.options import Target
+from tandembus.workers.status import LevelStatus, PoolStatus, on_board
+from tandembus.workers.targets import Attainment, Histogram
 
 from .conftest import address, pictures
 

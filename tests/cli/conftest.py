@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tandem.cli import main
-from tandem.testing import LocalBroker
+from tandembus.cli import main
+from tandembus.testing import LocalBroker
 
 
 @pytest.fixture

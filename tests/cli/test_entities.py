@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tandem.cli.codes import NOT_FOUND, PROBLEM, UNAUTHORIZED, UNREACHABLE, USAGE
-from tandem.core.access import everything
-from tandem.core.commands import CreateQueue
-from tandem.model import Secret
-from tandem.settings import AccessRight, AuthorizationRule, QueueSettings
-from tandem.testing import LocalBroker
+from tandembus.cli.codes import NOT_FOUND, PROBLEM, UNAUTHORIZED, UNREACHABLE, USAGE
+from tandembus.core.access import everything
+from tandembus.core.commands import CreateQueue
+from tandembus.model import Secret
+from tandembus.settings import AccessRight, AuthorizationRule, QueueSettings
+from tandembus.testing import LocalBroker
 from tests.cli.conftest import Shell
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from tandem.cli.codes import BROKEN_PIPE, INTERRUPTED, NOT_FOUND, NOTHING, PROBLEM, USAGE
-from tandem.client import Client, OutgoingMessage
-from tandem.testing import LocalBroker
+from tandembus.cli.codes import BROKEN_PIPE, INTERRUPTED, NOT_FOUND, NOTHING, PROBLEM, USAGE
+from tandembus.client import Client, OutgoingMessage
+from tandembus.testing import LocalBroker
 from tests.cli.conftest import Shell
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -197,7 +197,7 @@ def test_sessions(tandem: Shell, broker: LocalBroker) -> None:
 
 def test_following(tandem: Shell, broker: LocalBroker, queue: str) -> None:
     """It goes on until Ctrl-C, and what it has printed is completed."""
-    command = [sys.executable, "-m", "tandem.cli", "receive", queue, "--follow", "--body"]
+    command = [sys.executable, "-m", "tandembus.cli", "receive", queue, "--follow", "--body"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=_environment(broker))
     assert process.stdout is not None
     try:
@@ -225,7 +225,7 @@ def _environment(broker: LocalBroker) -> dict[str, str]:
 def test_a_reader_that_has_enough(tandem: Shell, broker: LocalBroker, queue: str) -> None:
     """`tandem peek … | head -1` ends, quietly."""
     tandem("send", queue, "x" * 1_000, "--count", "300")
-    command = [sys.executable, "-m", "tandem.cli", "peek", queue, "--all", "--json"]
+    command = [sys.executable, "-m", "tandembus.cli", "peek", queue, "--all", "--json"]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_environment(broker)
     )
@@ -261,7 +261,7 @@ def test_peek_where_the_broker_cannot_search(
     tandem: Shell, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Azure has no such operation: then everything is fetched and looked through here."""
-    from tandem.errors import RemoteError
+    from tandembus.errors import RemoteError
 
     def unknown(*_: object, **__: object) -> Iterator[object]:
         """It is asked for at the first message, as the real one is."""
@@ -317,9 +317,9 @@ def test_resubmit_elsewhere_whatever_the_body(tandem: Shell, broker: LocalBroker
     """A body that is an AMQP value stays one."""
     broker.create_queue("q")
     broker.create_queue("other")
-    from tandem.amqp.message import VALUE
-    from tandem.amqp.types import encode, encode_described
-    from tandem.client import EncodedMessage
+    from tandembus.amqp.message import VALUE
+    from tandembus.amqp.types import encode, encode_described
+    from tandembus.client import EncodedMessage
 
     value = {"a": [1, "two"]}
     with Client(broker.connection_string) as client, client.sender("q") as sender:

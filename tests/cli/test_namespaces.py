@@ -14,14 +14,14 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 
-from tandem.app import Served
-from tandem.client import Client
-from tandem.config import NamespaceConfig, ServerConfig
-from tandem.core.access import everything
-from tandem.core.commands import CreateQueue, DeleteEntity
-from tandem.core.sas import sign
-from tandem.errors import TandemError, UnauthorizedError
-from tandem.testing import LocalBroker
+from tandembus.app import Served
+from tandembus.client import Client
+from tandembus.config import NamespaceConfig, ServerConfig
+from tandembus.core.access import everything
+from tandembus.core.commands import CreateQueue, DeleteEntity
+from tandembus.core.sas import sign
+from tandembus.errors import TandemError, UnauthorizedError
+from tandembus.testing import LocalBroker
 from tests.client import certificates
 from tests.unit.server.visitor import Refusal, Visitor
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
-from tandem.cli.codes import PROBLEM, UNREACHABLE, USAGE
-from tandem.client import Client, OutgoingMessage, subscription_path
-from tandem.testing import BrokerProcess
+from tandembus.cli.codes import PROBLEM, UNREACHABLE, USAGE
+from tandembus.client import Client, OutgoingMessage, subscription_path
+from tandembus.testing import BrokerProcess
 from tests.cli.conftest import Shell
 
 EMULATORS_FILE = Path(__file__).with_name("Config.json")
@@ -75,7 +75,7 @@ def _check_topic(connection_string: str) -> None:
 def served(folder: Path, file: Path, *arguments: str) -> Iterator[str]:
     """What it prints at its start."""
     command = [
-        sys.executable, "-m", "tandem.cli", "serve", str(folder), "--config", str(file),
+        sys.executable, "-m", "tandembus.cli", "serve", str(folder), "--config", str(file),
         "--port", "0", *arguments,
     ]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -169,7 +169,7 @@ def test_no_key_in_the_journal(tmp_path: Path, shell: Shell) -> None:
     with journal.open("w") as out:
         found = os.fstat(out.fileno())
         process = subprocess.Popen(
-            [sys.executable, "-m", "tandem.cli", "serve", str(data), "--port", "0"],
+            [sys.executable, "-m", "tandembus.cli", "serve", str(data), "--port", "0"],
             stdout=out,
             env={**os.environ, "JOURNAL_STREAM": f"{found.st_dev}:{found.st_ino}"},
         )

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tandem.client import Client
-from tandem.testing import LocalBroker
+from tandembus.client import Client
+from tandembus.testing import LocalBroker
 from tests.client import certificates
 
 _numbers = count(1)

@@ -10,8 +10,8 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from tandem.client import Client, OutgoingMessage, ReceiveMode, Receiver
-from tandem.testing import BrokerProcess
+from tandembus.client import Client, OutgoingMessage, ReceiveMode, Receiver
+from tandembus.testing import BrokerProcess
 
 AIM_US = 10.0
 """For each of: sending in batches, receiving with completing."""

@@ -2,7 +2,7 @@
 
     python -m tests.client.overlap --count 100
 
-The line has 70 ms of round trip (`tandem.testing.DelayingProxy`) and the disk takes 10 ms for a
+The line has 70 ms of round trip (`tandembus.testing.DelayingProxy`) and the disk takes 10 ms for a
 commit, however large its group. One by one, a send takes both; overlapped, many share them.
 """
 
@@ -16,10 +16,10 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from tandem.client import AsyncClient, Client
-from tandem.store.api import Buffer
-from tandem.store.memory import MemoryStore
-from tandem.testing import DelayingProxy, LocalBroker
+from tandembus.client import AsyncClient, Client
+from tandembus.store.api import Buffer
+from tandembus.store.memory import MemoryStore
+from tandembus.testing import DelayingProxy, LocalBroker
 
 ROUND_TRIP_MS = 70
 STORAGE_MS = 10

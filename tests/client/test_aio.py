@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.client import (
+from tandembus.client import (
     AsyncClient,
     NextSession,
     OutgoingMessage,
@@ -18,8 +18,8 @@ from tandem.client import (
     dead_letter_path,
     subscription_path,
 )
-from tandem.errors import ConnectionLostError, NotAllowedError, UnauthorizedError
-from tandem.testing import LocalBroker
+from tandembus.errors import ConnectionLostError, NotAllowedError, UnauthorizedError
+from tandembus.testing import LocalBroker
 
 
 @pytest.fixture(params=["plain", "tls"])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.client import (
+from tandembus.client import (
     Client,
     Correlation,
     NextSession,
@@ -19,7 +19,7 @@ from tandem.client import (
     dead_letter_path,
     subscription_path,
 )
-from tandem.errors import (
+from tandembus.errors import (
     ConnectionLostError,
     EntityExistsError,
     EntityNotFoundError,
@@ -29,7 +29,7 @@ from tandem.errors import (
     SessionCannotBeLockedError,
     UnauthorizedError,
 )
-from tandem.testing import BrokerProcess, LocalBroker
+from tandembus.testing import BrokerProcess, LocalBroker
 from tests.client import certificates
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tandem.client import Client, OutgoingMessage
-from tandem.client.positions import Page
-from tandem.errors import ArgumentError
-from tandem.testing import LocalBroker
+from tandembus.client import Client, OutgoingMessage
+from tandembus.client.positions import Page
+from tandembus.errors import ArgumentError
+from tandembus.testing import LocalBroker
 
 ROOT = Path(__file__).resolve().parents[2]
 FAR = 1 << 60

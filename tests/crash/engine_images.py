@@ -21,11 +21,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from tandem.changes import EntityKind, Mode
-from tandem.core.commands import Attach, Disposition, Flow, Send, Settle
-from tandem.core.state import State
-from tandem.engine.compaction import Compactor
-from tandem.errors import StoreError
+from tandembus.changes import EntityKind, Mode
+from tandembus.core.commands import Attach, Disposition, Flow, Send, Settle
+from tandembus.core.state import State
+from tandembus.engine.compaction import Compactor
+from tandembus.errors import StoreError
 from tests.crash.engine_life import Life, Link, OverlappingDisk, Record, Shape, WatchedEngine
 from tests.crash.ledger import Bad
 from tests.crash.promises import Begun, Promises

@@ -15,18 +15,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from tandem.changes import Change, Mode
-from tandem.clock import ManualClock
-from tandem.core.commands import Command
-from tandem.core.effects import Deliver, Delivery, Effect, LinkClosed, Outcome
-from tandem.core.state import State
-from tandem.engine.engine import Done, Engine, Reply, Tuning
-from tandem.engine.recovery import Recovered, recover
-from tandem.errors import StoreError
-from tandem.limits import KIB
-from tandem.model import Millis
-from tandem.store.api import GROUP_HEADER
-from tandem.store.files import FileStore
+from tandembus.changes import Change, Mode
+from tandembus.clock import ManualClock
+from tandembus.core.commands import Command
+from tandembus.core.effects import Deliver, Delivery, Effect, LinkClosed, Outcome
+from tandembus.core.state import State
+from tandembus.engine.engine import Done, Engine, Reply, Tuning
+from tandembus.engine.recovery import Recovered, recover
+from tandembus.errors import StoreError
+from tandembus.limits import KIB
+from tandembus.model import Millis
+from tandembus.store.api import GROUP_HEADER
+from tandembus.store.files import FileStore
 from tests.crash.ledger import Bad, Key, Ledger, attributes_of, difference, intent, rides
 from tests.crash.promises import Begun, Decided, Promises, Told
 from tests.crash.recording_disk import Killed, Operation, RecordingDisk

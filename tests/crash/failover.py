@@ -26,8 +26,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tandem.client import Client, ReceivedMessage
-from tandem.errors import TandemError
+from tandembus.client import Client, ReceivedMessage
+from tandembus.errors import TandemError
 from tests.postgresql import Cluster, new_database
 
 PATIENCE_S = 60.0
@@ -54,7 +54,7 @@ class Broker:
         self.connection_string = ""
         self.words: list[str] = []
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tandem.cli", "serve", str(self.folder),
+            [sys.executable, "-m", "tandembus.cli", "serve", str(self.folder),
              "--port", str(self.port), "--store", self.url,
              "--store-lease-seconds", str(LEASE_S)],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,

@@ -15,20 +15,20 @@ import random
 from collections.abc import Sequence
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from tandem.changes import Mode
-from tandem.clock import ManualClock
-from tandem.core.commands import Attach, Browse, CreateQueue, Disposition, Flow, Send, Settle
-from tandem.core.effects import Deliver, Delivery, Effect
-from tandem.engine.committer import SteppedLane
-from tandem.engine.engine import Engine, Reply, Tuning
-from tandem.engine.recovery import recover
-from tandem.errors import StoreError
-from tandem.limits import KIB
-from tandem.model import Message
-from tandem.settings import QueueSettings
-from tandem.store.api import Buffer
-from tandem.store.disk import Disk, File
-from tandem.store.files import FileStore
+from tandembus.changes import Mode
+from tandembus.clock import ManualClock
+from tandembus.core.commands import Attach, Browse, CreateQueue, Disposition, Flow, Send, Settle
+from tandembus.core.effects import Deliver, Delivery, Effect
+from tandembus.engine.committer import SteppedLane
+from tandembus.engine.engine import Engine, Reply, Tuning
+from tandembus.engine.recovery import recover
+from tandembus.errors import StoreError
+from tandembus.limits import KIB
+from tandembus.model import Message
+from tandembus.settings import QueueSettings
+from tandembus.store.api import Buffer
+from tandembus.store.disk import Disk, File
+from tandembus.store.files import FileStore
 from tests.crash.recording_disk import RecordingDisk, after_power_cut
 from tests.unit.engine.world import Plain
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from tandem.changes import (
+from tandembus.changes import (
     Activated,
     Change,
     Deferred,
@@ -43,9 +43,9 @@ from tandem.changes import (
     SessionStateSet,
     delivered_rows,
 )
-from tandem.core.namespace import Namespace
-from tandem.core.queue import Queue
-from tandem.core.state import State
+from tandembus.core.namespace import Namespace
+from tandembus.core.queue import Queue
+from tandembus.core.state import State
 
 PARTITION_SHIFT = 48
 _HEAD = struct.Struct("<I")

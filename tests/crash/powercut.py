@@ -31,10 +31,10 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from tandem.errors import CorruptLogError, StoreError
-from tandem.store.api import GROUP_HEADER, Group, Index
-from tandem.store.files import FileStore
-from tandem.store.segment import GROUP, HEADER, MARK, pack_group
+from tandembus.errors import CorruptLogError, StoreError
+from tandembus.store.api import GROUP_HEADER, Group, Index
+from tandembus.store.files import FileStore
+from tandembus.store.segment import GROUP, HEADER, MARK, pack_group
 from tests.crash.engine_images import engine_images
 from tests.crash.ledger import Bad
 from tests.crash.recording_disk import EVERY_SYNC, Killed, Note, RecordingDisk, after_power_cut

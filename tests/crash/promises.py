@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from tandem.changes import EntityKind
-from tandem.core.state import State
+from tandembus.changes import EntityKind
+from tandembus.core.state import State
 from tests.crash.ledger import Bad, Key, Ledger, where
 
 

@@ -1,7 +1,8 @@
 """A disk in memory that remembers every operation, and the disks that a power cut could leave.
 
-What lives here: `RecordingDisk`, a `tandem.store.disk.Disk` with a journal, and `after_power_cut`,
-which builds another one from it. What does not: what is written and what must survive (`powercut`).
+What lives here: `RecordingDisk`, a `tandembus.store.disk.Disk` with a journal, and
+`after_power_cut`, which builds another one from it. What does not: what is written and what
+must survive (`powercut`).
 
 The rule, from RELIABILITY.md §1.1: what was synced before the cut is there. Of the rest each write
 may be there, missing, torn at sectors of 512 or 4096 bytes, or noise; each file on its own. Each
@@ -24,8 +25,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tandem.store.api import Buffer
-from tandem.store.disk import File
+from tandembus.store.api import Buffer
+from tandembus.store.disk import File
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.engine.engine import Engine
-from tandem.errors import StoreError
+from tandembus.engine.engine import Engine
+from tandembus.errors import StoreError
 from tests.crash.faults import Broken, Fault, How, Kind, trial
 
 POINTS: list[tuple[Kind, How]] = [

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from tandem.changes import Mode
-from tandem.core.commands import (
+from tandembus.changes import Mode
+from tandembus.core.commands import (
     AddRule,
     Attach,
     Browse,
@@ -41,10 +41,10 @@ from tandem.core.commands import (
     Settle,
     UpdateEntity,
 )
-from tandem.core.rules import Rule, SqlAction, SqlFilter
-from tandem.engine.engine import Reply
-from tandem.model import NO_EDITS, Edits, Millis
-from tandem.settings import PrioritySettings, QueueSettings, SubscriptionSettings, TopicSettings
+from tandembus.core.rules import Rule, SqlAction, SqlFilter
+from tandembus.engine.engine import Reply
+from tandembus.model import NO_EDITS, Edits, Millis
+from tandembus.settings import PrioritySettings, QueueSettings, SubscriptionSettings, TopicSettings
 from tests.crash.engine_life import Held, Life, Link, OverlappingDisk, decode
 from tests.crash.ledger import Bad, Key, Where, attributes_of, make_payload
 from tests.crash.recording_disk import Killed

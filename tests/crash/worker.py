@@ -24,9 +24,9 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from tandem.amqp.message import AmqpMessage, encode_message
-from tandem.changes import Mode
-from tandem.core.commands import (
+from tandembus.amqp.message import AmqpMessage, encode_message
+from tandembus.changes import Mode
+from tandembus.core.commands import (
     Browse,
     Command,
     CreateQueue,
@@ -35,15 +35,15 @@ from tandem.core.commands import (
     Send,
     Settle,
 )
-from tandem.core.effects import Delivery
-from tandem.engine.blocking import BlockingEngine
-from tandem.engine.engine import Tuning
-from tandem.errors import EntityExistsError, TandemError
-from tandem.limits import KIB, MAX_BROWSE, MIB
-from tandem.settings import QueueSettings
-from tandem.store.api import GROUP_HEADER, Buffer
-from tandem.store.disk import File, RealDisk, RealFile
-from tandem.store.files import FileStore
+from tandembus.core.effects import Delivery
+from tandembus.engine.blocking import BlockingEngine
+from tandembus.engine.engine import Tuning
+from tandembus.errors import EntityExistsError, TandemError
+from tandembus.limits import KIB, MAX_BROWSE, MIB
+from tandembus.settings import QueueSettings
+from tandembus.store.api import GROUP_HEADER, Buffer
+from tandembus.store.disk import File, RealDisk, RealFile
+from tandembus.store.files import FileStore
 
 PLAIN: Final = "plain"
 """Nothing is scheduled here, so its numbers have no gaps at all."""

@@ -12,11 +12,11 @@ from contextlib import AbstractContextManager
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
-from tandem import atom, http, names
-from tandem.admin import api
-from tandem.amqp import fast, link, message, types
-from tandem.amqp.performatives import Released
-from tandem.server import gateway, links, management, websocket
+from tandembus import atom, http, names
+from tandembus.admin import api
+from tandembus.amqp import fast, link, message, types
+from tandembus.amqp.performatives import Released
+from tandembus.server import gateway, links, management, websocket
 
 
 class Canary(NamedTuple):

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-from tandem.amqp import fast, frames, message, performatives, sasl, types
-from tandem.core.effects import Delivery
-from tandem.core.state import State
-from tandem.errors import ArgumentError, ProtocolError, Refused
-from tandem.limits import DEFAULT_FRAME_BYTES
-from tandem.model import NO_EDITS, Duration, Edits, Symbol
-from tandem.server import incoming, outgoing, requests
+from tandembus.amqp import fast, frames, message, performatives, sasl, types
+from tandembus.core.effects import Delivery
+from tandembus.core.state import State
+from tandembus.errors import ArgumentError, ProtocolError, Refused
+from tandembus.limits import DEFAULT_FRAME_BYTES
+from tandembus.model import NO_EDITS, Duration, Edits, Symbol
+from tandembus.server import incoming, outgoing, requests
 from tests.fuzz import seeds
 from tests.fuzz.judge import Violation
 from tests.fuzz.mutate import Mutator, mend_frame, value

@@ -14,14 +14,14 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, Final
 
-from tandem import atom, http, names
-from tandem.admin.api import AdminApi
-from tandem.core import commands as c
-from tandem.core.access import everything
-from tandem.errors import ArgumentError, ProtocolError
-from tandem.server import websocket
-from tandem.server.broker import Broker
-from tandem.store.memory import MemoryStore
+from tandembus import atom, http, names
+from tandembus.admin.api import AdminApi
+from tandembus.core import commands as c
+from tandembus.core.access import everything
+from tandembus.errors import ArgumentError, ProtocolError
+from tandembus.server import websocket
+from tandembus.server.broker import Broker
+from tandembus.store.memory import MemoryStore
 from tests.fuzz.judge import Violation, told
 from tests.fuzz.mutate import Mutator
 

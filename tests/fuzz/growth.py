@@ -14,18 +14,18 @@ from contextlib import suppress
 from struct import pack
 from typing import Final, NamedTuple
 
-from tandem import atom, http
-from tandem.amqp import performatives as p
-from tandem.amqp.connection import Connection, Role
-from tandem.amqp.events import LinkAttached
-from tandem.amqp.fast import disposition_frame, encode_flow, encode_state, encode_transfer
-from tandem.amqp.frames import AMQP_HEADER, frame
-from tandem.amqp.message import AmqpMessage, encode_message
-from tandem.amqp.types import decode, encode, encode_described
-from tandem.errors import ProtocolError, Refused
-from tandem.model import Symbol
-from tandem.server.incoming import BATCH, messages_of
-from tandem.server.websocket import WebSocket
+from tandembus import atom, http
+from tandembus.amqp import performatives as p
+from tandembus.amqp.connection import Connection, Role
+from tandembus.amqp.events import LinkAttached
+from tandembus.amqp.fast import disposition_frame, encode_flow, encode_state, encode_transfer
+from tandembus.amqp.frames import AMQP_HEADER, frame
+from tandembus.amqp.message import AmqpMessage, encode_message
+from tandembus.amqp.types import decode, encode, encode_described
+from tandembus.errors import ProtocolError, Refused
+from tandembus.model import Symbol
+from tandembus.server.incoming import BATCH, messages_of
+from tandembus.server.websocket import WebSocket
 from tests.fuzz import seeds
 
 MAX_RATIO: Final = 2.5

@@ -171,7 +171,7 @@ TARGETS: Final = (DECODER, live.SERVER, wire.TARGET, *SIMPLE)
 def quiet() -> Iterator[None]:
     """Without the log: that a stranger is refused is told a million times. And the collector looks
     only through what comes from now on."""
-    logger = logging.getLogger("tandem")
+    logger = logging.getLogger("tandembus")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
     gc.collect()

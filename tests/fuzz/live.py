@@ -19,9 +19,9 @@ import tracemalloc
 from collections.abc import Sequence
 from typing import Any, Final
 
-from tandem.amqp import performatives as p
-from tandem.amqp.connection import Connection, Role
-from tandem.amqp.events import (
+from tandembus.amqp import performatives as p
+from tandembus.amqp.connection import Connection, Role
+from tandembus.amqp.events import (
     Closed,
     Dispositions,
     Event,
@@ -29,18 +29,18 @@ from tandem.amqp.events import (
     LinkFlow,
     MessageReceived,
 )
-from tandem.amqp.frames import AMQP_HEADER, SASL_HEADER, frame
-from tandem.amqp.link import Link
-from tandem.amqp.message import DATA, encode_message, sections
-from tandem.amqp.performatives import ACCEPTED
-from tandem.amqp.session import MAPPED
-from tandem.clock import ManualClock
-from tandem.core import commands as c
-from tandem.core.access import everything
-from tandem.server.broker import Broker
-from tandem.server.gateway import Gateway
-from tandem.settings import QueueSettings
-from tandem.store.memory import MemoryStore
+from tandembus.amqp.frames import AMQP_HEADER, SASL_HEADER, frame
+from tandembus.amqp.link import Link
+from tandembus.amqp.message import DATA, encode_message, sections
+from tandembus.amqp.performatives import ACCEPTED
+from tandembus.amqp.session import MAPPED
+from tandembus.clock import ManualClock
+from tandembus.core import commands as c
+from tandembus.core.access import everything
+from tandembus.server.broker import Broker
+from tandembus.server.gateway import Gateway
+from tandembus.settings import QueueSettings
+from tandembus.store.memory import MemoryStore
 from tests.fuzz import traffic
 from tests.fuzz.judge import MAX_BYTES, MAX_CPU_S, Distinct, Finding, Violation, told
 
@@ -331,7 +331,7 @@ class Live:
         self.findings: list[Finding] = []
 
     def run(self, count: int, most_findings: int = 5) -> None:
-        logging.getLogger("tandem").setLevel(logging.CRITICAL)
+        logging.getLogger("tandembus").setLevel(logging.CRITICAL)
         while self.distinct.count < count and len(self.findings) < most_findings:
             asyncio.run(self._life(count))
 

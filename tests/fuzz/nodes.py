@@ -10,18 +10,18 @@ import asyncio
 import random
 from typing import Final
 
-from tandem.amqp.message import APPLICATION_PROPERTIES, AmqpMessage, sections
-from tandem.amqp.types import decode
-from tandem.clock import ManualClock
-from tandem.core import commands as c
-from tandem.core.access import everything
-from tandem.errors import Refused, TandemError
-from tandem.server.broker import Broker
-from tandem.server.gateway import Gateway
-from tandem.server.incoming import messages_of
-from tandem.server.nodes import Node
-from tandem.settings import QueueSettings
-from tandem.store.memory import MemoryStore
+from tandembus.amqp.message import APPLICATION_PROPERTIES, AmqpMessage, sections
+from tandembus.amqp.types import decode
+from tandembus.clock import ManualClock
+from tandembus.core import commands as c
+from tandembus.core.access import everything
+from tandembus.errors import Refused, TandemError
+from tandembus.server.broker import Broker
+from tandembus.server.gateway import Gateway
+from tandembus.server.incoming import messages_of
+from tandembus.server.nodes import Node
+from tandembus.settings import QueueSettings
+from tandembus.store.memory import MemoryStore
 from tests.fuzz import seeds, traffic
 from tests.fuzz.judge import Violation, told
 from tests.fuzz.mutate import Mutator

@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from tandem.testing import BrokerProcess
+from tandembus.testing import BrokerProcess
 
 FILE: Final = Path(__file__).parent / "recorded" / "sdk.bin"
 _MOST_ALIKE: Final = 6

@@ -14,7 +14,7 @@ import time
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from typing import Final
 
-from tandem.limits import MIB
+from tandembus.limits import MIB
 from tests.fuzz import canary, growth, live, wire
 from tests.fuzz.jobs import DECODER, SIMPLE, TARGETS, Report, run, run_canary
 from tests.fuzz.judge import MAX_BYTES, MAX_CPU_S, Distinct, Finding, unique

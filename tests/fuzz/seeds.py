@@ -7,11 +7,11 @@ from struct import pack
 from typing import Final
 from uuid import UUID
 
-from tandem.amqp import performatives as p
-from tandem.amqp.fast import disposition_frame, encode_flow, encode_state, encode_transfer
-from tandem.amqp.frames import AMQP_FRAME, EMPTY_FRAME, SASL_FRAME, frame
-from tandem.amqp.message import encode_message
-from tandem.amqp.types import (
+from tandembus.amqp import performatives as p
+from tandembus.amqp.fast import disposition_frame, encode_flow, encode_state, encode_transfer
+from tandembus.amqp.frames import AMQP_FRAME, EMPTY_FRAME, SASL_FRAME, frame
+from tandembus.amqp.message import encode_message
+from tandembus.amqp.types import (
     Array,
     Described,
     ZeroWidthArray,
@@ -23,7 +23,7 @@ from tandem.amqp.types import (
     encode_string,
     encode_symbol,
 )
-from tandem.model import Duration, Symbol, Timestamp
+from tandembus.model import Duration, Symbol, Timestamp
 from tests.fuzz.record import recorded
 
 ID: Final = UUID("00112233-4455-6677-8899-aabbccddeeff")
@@ -148,7 +148,7 @@ def messages() -> list[bytes]:
 
 def recorded_payloads() -> list[bytes]:
     """What the SDK's transfers carry, found with the decoder that is under test: any bytes do."""
-    from tandem.amqp.fast import decode_transfer
+    from tandembus.amqp.fast import decode_transfer
 
     found = []
     for one in (*recorded()[0], *recorded()[1]):

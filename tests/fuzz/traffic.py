@@ -10,16 +10,16 @@ import random
 from collections.abc import Sequence
 from typing import Any, Final
 
-from tandem.amqp import performatives as p
-from tandem.amqp.fast import disposition_frame, encode_flow, encode_state, encode_transfer
-from tandem.amqp.frames import AMQP_HEADER, SASL_FRAME, SASL_HEADER, frame
-from tandem.amqp.message import (
+from tandembus.amqp import performatives as p
+from tandembus.amqp.fast import disposition_frame, encode_flow, encode_state, encode_transfer
+from tandembus.amqp.frames import AMQP_HEADER, SASL_FRAME, SASL_HEADER, frame
+from tandembus.amqp.message import (
     APPLICATION_PROPERTIES,
     PROPERTIES,
     VALUE,
     encode_message,
 )
-from tandem.amqp.types import (
+from tandembus.amqp.types import (
     NULL,
     Array,
     UInt,
@@ -27,7 +27,7 @@ from tandem.amqp.types import (
     encode_composite,
     encode_described,
 )
-from tandem.model import Symbol
+from tandembus.model import Symbol
 from tests.fuzz import seeds
 from tests.fuzz.mutate import Mutator, mend_frame, value
 

@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from tandem.amqp import performatives as p
-from tandem.amqp.fast import encode_flow
-from tandem.amqp.frames import AMQP_HEADER, SASL_FRAME, SASL_HEADER, frame
-from tandem.testing import BrokerProcess
-from tandem.testing.process import ROOT
+from tandembus.amqp import performatives as p
+from tandembus.amqp.fast import encode_flow
+from tandembus.amqp.frames import AMQP_HEADER, SASL_FRAME, SASL_HEADER, frame
+from tandembus.testing import BrokerProcess
+from tandembus.testing.process import ROOT
 from tests.fuzz import traffic
 from tests.fuzz.judge import Finding, told
 

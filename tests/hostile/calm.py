@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from tandem.amqp.connection import Connection, Role
-from tandem.amqp.events import Closed, Dispositions, Event, LinkDetached, MessageReceived
-from tandem.amqp.link import Link
-from tandem.amqp.message import AmqpMessage, encode_message
-from tandem.amqp.performatives import ACCEPTED, Accepted, Source, Target
-from tandem.testing.process import ROOT
+from tandembus.amqp.connection import Connection, Role
+from tandembus.amqp.events import Closed, Dispositions, Event, LinkDetached, MessageReceived
+from tandembus.amqp.link import Link
+from tandembus.amqp.message import AmqpMessage, encode_message
+from tandembus.amqp.performatives import ACCEPTED, Accepted, Source, Target
+from tandembus.testing.process import ROOT
 
 from . import wire
 

@@ -21,8 +21,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from tandem.amqp.frames import EMPTY_FRAME
-from tandem.testing import BrokerProcess
+from tandembus.amqp.frames import EMPTY_FRAME
+from tandembus.testing import BrokerProcess
 from tests.interop import certificates
 
 from .calm import QUEUE, Calm

@@ -13,8 +13,8 @@ import subprocess
 import threading
 import time
 
-from tandem.core.sas import sign
-from tandem.testing.process import ROOT
+from tandembus.core.sas import sign
+from tandembus.testing.process import ROOT
 
 from .attack import Plan, attack
 from .frames import TALK_WEBSOCKET

@@ -6,10 +6,10 @@ import contextlib
 import struct
 import threading
 
-from tandem.amqp.fast import disposition_frame, encode_flow, encode_state, encode_transfer
-from tandem.amqp.frames import AMQP_HEADER, SASL_FRAME, SASL_HEADER, frame
-from tandem.amqp.message import encode_message
-from tandem.amqp.performatives import (
+from tandembus.amqp.fast import disposition_frame, encode_flow, encode_state, encode_transfer
+from tandembus.amqp.frames import AMQP_HEADER, SASL_FRAME, SASL_HEADER, frame
+from tandembus.amqp.message import encode_message
+from tandembus.amqp.performatives import (
     ACCEPTED,
     Attach,
     Begin,
@@ -20,7 +20,7 @@ from tandem.amqp.performatives import (
     Source,
     encode_performative,
 )
-from tandem.amqp.performatives import Target as Node
+from tandembus.amqp.performatives import Target as Node
 
 from .attack import Plan, attack
 from .wire import Hung, Wire, connected, framed, is_hung_up, storm

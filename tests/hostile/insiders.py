@@ -7,12 +7,12 @@ from collections.abc import Callable
 from html import escape
 from http.client import HTTPConnection, HTTPException
 
-from tandem.amqp.link import Link
-from tandem.amqp.message import encode_message
-from tandem.amqp.performatives import Source
-from tandem.amqp.performatives import Target as Node
-from tandem.core.sas import sign
-from tandem.testing.process import ROOT
+from tandembus.amqp.link import Link
+from tandembus.amqp.message import encode_message
+from tandembus.amqp.performatives import Source
+from tandembus.amqp.performatives import Target as Node
+from tandembus.core.sas import sign
+from tandembus.testing.process import ROOT
 
 from .attack import Plan, attack
 from .wire import Hung, Wire

@@ -21,7 +21,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from tandem.testing import BrokerProcess
+from tandembus.testing import BrokerProcess
 from tests.interop import certificates
 
 from .attack import load

@@ -9,10 +9,10 @@ import subprocess
 import sys
 import time
 
-from tandem.amqp.frames import AMQP_HEADER, SASL_HEADER
-from tandem.amqp.message import encode_message
-from tandem.amqp.performatives import Source
-from tandem.amqp.performatives import Target as Node
+from tandembus.amqp.frames import AMQP_HEADER, SASL_HEADER
+from tandembus.amqp.message import encode_message
+from tandembus.amqp.performatives import Source
+from tandembus.amqp.performatives import Target as Node
 
 from .attack import Plan, attack
 from .frames import BEGIN, OPEN, SASL_INIT, VICTIM

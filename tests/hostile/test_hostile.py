@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tandem.amqp.events import MessageReceived
-from tandem.amqp.message import encode_message
-from tandem.limits import MAX_UNAUTHENTICATED_PER_ADDRESS
-from tandem.testing import BrokerProcess
+from tandembus.amqp.events import MessageReceived
+from tandembus.amqp.message import encode_message
+from tandembus.limits import MAX_UNAUTHENTICATED_PER_ADDRESS
+from tandembus.testing import BrokerProcess
 
 from . import connections
 from . import run as runs

@@ -25,9 +25,9 @@ from time import perf_counter_ns
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-from tandem.core.access import Authority, Policy, Right, Secret
-from tandem.core.sas import sign
-from tandem.errors import UnauthorizedError
+from tandembus.core.access import Authority, Policy, Right, Secret
+from tandembus.core.sas import sign
+from tandembus.errors import UnauthorizedError
 from tests.unit.core.test_jwt import hs256, text_of
 
 NOW = 1_700_000_000_000

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
-from tandem.amqp.connection import Connection, Role
-from tandem.amqp.events import Closed, Event, LinkAttached, LinkDetached, LinkFlow, Opened
-from tandem.amqp.frames import frame
-from tandem.amqp.link import Link
-from tandem.amqp.performatives import Source, encode_performative
-from tandem.amqp.performatives import Target as Node
-from tandem.testing.process import ROOT
+from tandembus.amqp.connection import Connection, Role
+from tandembus.amqp.events import Closed, Event, LinkAttached, LinkDetached, LinkFlow, Opened
+from tandembus.amqp.frames import frame
+from tandembus.amqp.link import Link
+from tandembus.amqp.performatives import Source, encode_performative
+from tandembus.amqp.performatives import Target as Node
+from tandembus.testing.process import ROOT
 
 PATIENCE_S = 20.0
 

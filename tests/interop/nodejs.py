@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tandem.testing import BrokerProcess
+from tandembus.testing import BrokerProcess
 from tests.interop import certificates
 
 FOLDER: Final = Path(__file__).parent / "js"

@@ -32,9 +32,9 @@ from proton.utils import (  # type: ignore[import-not-found]
     LinkDetached,
 )
 
-from tandem.core.sas import sign
-from tandem.testing import BrokerProcess
-from tandem.testing.process import ROOT
+from tandembus.core.sas import sign
+from tandembus.testing import BrokerProcess
+from tandembus.testing.process import ROOT
 
 _TIMEOUT_S = 30
 

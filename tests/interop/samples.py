@@ -39,9 +39,9 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, Final
 
-from tandem.core.sas import sign
-from tandem.testing import BrokerProcess
-from tandem.testing.process import ROOT
+from tandembus.core.sas import sign
+from tandembus.testing import BrokerProcess
+from tandembus.testing.process import ROOT
 from tests.interop import certificates
 from tests.interop.sample_plan import PLANS, Plan
 from tests.interop.stand_ins import Directory, Proxy

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from tandem.certificates import make
-from tandem.client import Client
-from tandem.testing import LocalBroker
+from tandembus.certificates import make
+from tandembus.client import Client
+from tandembus.testing import LocalBroker
 
 ROOT = Path(__file__).resolve().parents[2]
 HOST = "bus.tandem.net"

@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from tandem.store.segment import Hold, pack_hold
+from tandembus.store.segment import Hold, pack_hold
 from tests.crash.engine_images import _stop
 from tests.crash.engine_life import FOLDER, Life, OverlappingDisk, Shape
 from tests.crash.ledger import Ledger

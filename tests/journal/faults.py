@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tandem.journal.schema import plain_schema, spark_schema
-from tandem.journal.standing import standing
+from tandembus.journal.schema import plain_schema, spark_schema
+from tandembus.journal.standing import standing
 from tests.journal.crashed import crashed_log
 from tests.journal.loaded import Loaded
 from tests.journal.pairs import write_pair
@@ -129,7 +129,7 @@ def judge(
 ) -> list[str]:
     """What is wrong with the audit of a field: faults that it missed, and what it made up. `honest`
     rows are audited with it, as namespaces of their own, and must have none."""
-    from tandem.spark.pipelines.audit import audit
+    from tandembus.spark.pipelines.audit import audit
 
     schema = plain_schema()
     for name in ("namespace", "hour"):
@@ -175,7 +175,7 @@ def main() -> int:
     options = parser.parse_args()
     from pyspark.sql import SparkSession  # noqa: F401 - fails early
 
-    from tandem.spark.pipelines.audit import audit
+    from tandembus.spark.pipelines.audit import audit
     from tests.spark.conftest import session
 
     with tempfile.TemporaryDirectory(prefix="tandem-audit-") as folder:

@@ -14,9 +14,9 @@ import threading
 import time
 from pathlib import Path
 
-from tandem.client import Client, OutgoingMessage
-from tandem.errors import ConnectionLostError, MessageLockLostError, Refused, TandemError
-from tandem.testing import BrokerProcess
+from tandembus.client import Client, OutgoingMessage
+from tandembus.errors import ConnectionLostError, MessageLockLostError, Refused, TandemError
+from tandembus.testing import BrokerProcess
 from tests.journal.reading import write_journal
 
 PATIENCE_S = 60.0
@@ -86,7 +86,7 @@ class Loaded:
         write_journal(self.folder, self.out, namespace=self.namespace)
 
     def _begin_journal(self) -> None:
-        command = [sys.executable, "-m", "tandem.cli", "journal", "run", str(self.folder)]
+        command = [sys.executable, "-m", "tandembus.cli", "journal", "run", str(self.folder)]
         command += ["--out", str(self.out), "--namespace", self.namespace]
         self._journal = subprocess.Popen([*command, "--every", "0.2"], stderr=subprocess.PIPE)
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tandem.amqp.message import AmqpMessage, encode_message
-from tandem.clock import ManualClock
-from tandem.core.commands import CreateQueue, Disposition, Send, Settle
-from tandem.engine.blocking import open_engine
-from tandem.pairing.aliases import aliased
-from tandem.settings import QueueSettings
+from tandembus.amqp.message import AmqpMessage, encode_message
+from tandembus.clock import ManualClock
+from tandembus.core.commands import CreateQueue, Disposition, Send, Settle
+from tandembus.engine.blocking import open_engine
+from tandembus.pairing.aliases import aliased
+from tandembus.settings import QueueSettings
 
 BACKLOG = "home/x-servicebus-transfer/0"
 DESTINATION = "Orders"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tandem.journal.schema import ENDS, RETURNS
+from tandembus.journal.schema import ENDS, RETURNS
 
 Row = dict[str, Any]
 Key = tuple[str, int, int]

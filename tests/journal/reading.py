@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tandem.journal.files import spans
-from tandem.journal.run import Journal, JournalOptions
-from tandem.journal.schema import plain_schema
+from tandembus.journal.files import spans
+from tandembus.journal.run import Journal, JournalOptions
+from tandembus.journal.schema import plain_schema
 
 
 def write_journal(folder: Path, out: Path, **options: Any) -> Journal:

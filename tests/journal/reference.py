@@ -1,6 +1,6 @@
 """What the journal must say, worked out the slow way: change by change, one dictionary an event.
 
-Shares nothing with `tandem.journal` but the names of the kinds.
+Shares nothing with `tandembus.journal` but the names of the kinds.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tandem.changes import (
+from tandembus.changes import (
     Activated,
     BodyMoved,
     Change,
@@ -37,11 +37,11 @@ from tandem.changes import (
     decode_edits,
     delivered_rows,
 )
-from tandem.core.state import State
-from tandem.model import NEVER
-from tandem.store.api import GROUP_HEADER
-from tandem.store.files import FileStore
-from tandem.store.records import decode_group
+from tandembus.core.state import State
+from tandembus.model import NEVER
+from tandembus.store.api import GROUP_HEADER
+from tandembus.store.files import FileStore
+from tandembus.store.records import decode_group
 
 Row = dict[str, Any]
 

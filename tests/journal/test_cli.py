@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench.journal_log import write_log
-from tandem.cli import main
+from tandembus.cli import main
 from tests.journal.reading import table
 
 
@@ -62,9 +62,9 @@ def test_status_without_a_journal(
 def test_without_pyarrow_it_says_what_to_install(data: Path, tmp_path: Path) -> None:
     """And the help works."""
     code = (
-        "import sys; sys.modules['pyarrow'] = None; from tandem.cli import main; "
+        "import sys; sys.modules['pyarrow'] = None; from tandembus.cli import main; "
         f"sys.exit(main(['journal', 'run', {str(data)!r}, '--out', {str(tmp_path)!r}]))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert run.returncode == 2
-    assert run.stderr == "tandem: This needs pyarrow: pip install 'tandem[journal]'\n"
+    assert run.stderr == "tandem: This needs pyarrow: pip install 'tandembus[journal]'\n"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from bench.journal_log import write_log
-from tandem.cli import main
-from tandem.journal.schema import COLUMNS, KINDS, PARTITIONS
+from tandembus.cli import main
+from tandembus.journal.schema import COLUMNS, KINDS, PARTITIONS
 from tests.house.test_docs import ROOT, commands_of
 
 PAGE = (ROOT / "docs" / "journal.md").read_text(encoding="utf-8")

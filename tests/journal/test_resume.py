@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from bench.journal_log import write_log
-from tandem.errors import StoreError
-from tandem.journal.files import spans
-from tandem.journal.run import Journal, JournalOptions
-from tandem.store.files import FileStore
+from tandembus.errors import StoreError
+from tandembus.journal.files import spans
+from tandembus.journal.run import Journal, JournalOptions
+from tandembus.store.files import FileStore
 from tests.journal.crashed import History, copy_out, crashed_log
 from tests.journal.reading import table, write_journal
 
@@ -107,7 +107,7 @@ def test_what_is_known_of_many_messages_lies_in_a_file(
     log: Path, whole: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beyond a bound the table of messages is mapped, and says the same."""
-    monkeypatch.setattr("tandem.journal.join.SPILL_ROWS", 512)
+    monkeypatch.setattr("tandembus.journal.join.SPILL_ROWS", 512)
     write_journal(log, tmp_path)
     assert table(tmp_path) == whole
 

@@ -7,8 +7,8 @@ from threading import Event
 from typing import Any
 
 from bench.journal_log import write_log
-from tandem.journal.files import spans
-from tandem.journal.run import Journal, JournalOptions
+from tandembus.journal.files import spans
+from tandembus.journal.run import Journal, JournalOptions
 from tests.journal.reading import table
 
 

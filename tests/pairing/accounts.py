@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tandem.changes import DELIVERED_ROW, Delivered, Enqueued, EntityCreated, Note, Noted
-from tandem.store.api import Store
-from tandem.store.records import decode_group
+from tandembus.changes import DELIVERED_ROW, Delivered, Enqueued, EntityCreated, Note, Noted
+from tandembus.store.api import Store
+from tandembus.store.records import decode_group
 
 
 def accounts(store: Store) -> Counter[tuple[str, str]]:

@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 from azure.servicebus import ServiceBusMessage
 
-from tandem.pairing import Health, PairingOptions
-from tandem.pairing.aio import PairedNamespace, pair_namespace
-from tandem.pairing.options import backlog_path
-from tandem.pairing.pair import Pair
-from tandem.pairing.syphon import Syphon
-from tandem.store.memory import MemoryStore
-from tandem.testing import LocalBroker
+from tandembus.pairing import Health, PairingOptions
+from tandembus.pairing.aio import PairedNamespace, pair_namespace
+from tandembus.pairing.options import backlog_path
+from tandembus.pairing.pair import Pair
+from tandembus.pairing.syphon import Syphon
+from tandembus.store.memory import MemoryStore
+from tandembus.testing import LocalBroker
 from tests.pairing.accounts import accounts
 from tests.pairing.virtual import Life, LoopClock, World, run
 

@@ -23,13 +23,13 @@ from typing import Final
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 
-from tandem.amqp.message import AmqpMessage
-from tandem.pairing.aio import PairedNamespace
-from tandem.pairing.heart import Health
-from tandem.pairing.ledger import Operations
-from tandem.pairing.options import PairingOptions
-from tandem.pairing.pair import Pair
-from tandem.pairing.syphon import Syphon
+from tandembus.amqp.message import AmqpMessage
+from tandembus.pairing.aio import PairedNamespace
+from tandembus.pairing.heart import Health
+from tandembus.pairing.ledger import Operations
+from tandembus.pairing.options import PairingOptions
+from tandembus.pairing.pair import Pair
+from tandembus.pairing.syphon import Syphon
 from tests.pairing.virtual import Life, LoopClock, Mood, World, run
 
 HOUR: Final = 3600.0

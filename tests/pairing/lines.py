@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from azure.servicebus import ServiceBusMessage
 
-from tandem.amqp.message import sections
-from tandem.amqp.types import decode
+from tandembus.amqp.message import sections
+from tandembus.amqp.types import decode
 
 SESSIONS: Final = ("red", "green", "blue")
 KINDS: Final = {

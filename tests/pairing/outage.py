@@ -28,12 +28,12 @@ from typing import Any, Final
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.exceptions import ServiceBusError
 
-from tandem.client import Client
-from tandem.pairing import Health, PairingOptions, wire
-from tandem.pairing import aio as paired_aio
-from tandem.pairing import blocking as paired_blocking
-from tandem.pairing.options import backlog_path
-from tandem.testing import BrokerProcess
+from tandembus.client import Client
+from tandembus.pairing import Health, PairingOptions, wire
+from tandembus.pairing import aio as paired_aio
+from tandembus.pairing import blocking as paired_blocking
+from tandembus.pairing.options import backlog_path
+from tandembus.testing import BrokerProcess
 from tests.pairing.lines import Line, free_port, lines, meant, message
 from tests.pairing.turnstile import Turnstile, Way
 from tests.pairing.verdict import Report, judge
@@ -186,7 +186,7 @@ class Outage:
     # --- the syphon -------------------------------------------------------------------------------
 
     def start_syphon(self) -> None:
-        command = [sys.executable, "-m", "tandem.cli", "syphon", "--queues", str(QUEUES)]
+        command = [sys.executable, "-m", "tandembus.cli", "syphon", "--queues", str(QUEUES)]
         with self.syphon_log.open("ab") as log:
             self.syphon = subprocess.Popen(
                 [*command, "--name", NAME, "--every", "5", "--verbose"],

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
-from tandem.client import Client, ReceiveMode
-from tandem.pairing import PairingOptions
-from tandem.pairing.aio import PairedNamespace, pair_namespace
-from tandem.testing import LocalBroker
+from tandembus.client import Client, ReceiveMode
+from tandembus.pairing import PairingOptions
+from tandembus.pairing.aio import PairedNamespace, pair_namespace
+from tandembus.testing import LocalBroker
 
 PATIENCE_S = 60.0
 QUEUE = "localhost/x-servicebus-transfer/0"

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusMessage
 
-from tandem.cli import main
-from tandem.cli.codes import UNAUTHORIZED, UNREACHABLE, USAGE
-from tandem.client import Client
-from tandem.pairing import PairingOptions, pair_namespace
-from tandem.pairing.cli import _show
-from tandem.pairing.pair import Pair
-from tandem.pairing.survey import survey
-from tandem.testing import LocalBroker
+from tandembus.cli import main
+from tandembus.cli.codes import UNAUTHORIZED, UNREACHABLE, USAGE
+from tandembus.client import Client
+from tandembus.pairing import PairingOptions, pair_namespace
+from tandembus.pairing.cli import _show
+from tandembus.pairing.pair import Pair
+from tandembus.pairing.survey import survey
+from tandembus.testing import LocalBroker
 
 ROOT = Path(__file__).resolve().parents[2]
 NOWHERE = (
@@ -47,7 +47,7 @@ def both(primary: LocalBroker, secondary: LocalBroker, queues: int = 2) -> list[
 def syphon(*arguments: str, **how: Any) -> subprocess.Popen[str]:
     """The service, in a process of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "tandem.cli", "syphon", *arguments],
+        [sys.executable, "-m", "tandembus.cli", "syphon", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -10,11 +10,11 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio._transport._pyamqp_transport_async import PyamqpTransportAsync
 
-from tandem.client import Client, OutgoingMessage
-from tandem.pairing import syphon, wire
-from tandem.pairing.aio import PairedNamespace
-from tandem.pairing.options import LONG_POLL
-from tandem.testing import LocalBroker
+from tandembus.client import Client, OutgoingMessage
+from tandembus.pairing import syphon, wire
+from tandembus.pairing.aio import PairedNamespace
+from tandembus.pairing.options import LONG_POLL
+from tandembus.testing import LocalBroker
 from tests.pairing.audit import audit
 from tests.pairing.scene import home, payloads, run
 

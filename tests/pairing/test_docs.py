@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tandem.client import Client
-from tandem.pairing import PairingOptions
-from tandem.testing import LocalBroker
+from tandembus.client import Client
+from tandembus.pairing import PairingOptions
+from tandembus.testing import LocalBroker
 from tests.house.test_docs import commands_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,7 +61,12 @@ def test_the_commands(primary: LocalBroker, secondary: LocalBroker, tmp_path: Pa
     places = {"$PRIMARY": primary.connection_string, "$SECONDARY": secondary.connection_string}
     for words in commands:
         running = subprocess.Popen(
-            [sys.executable, "-m", "tandem.cli", *(places.get(word, word) for word in words[1:])],
+            [
+                sys.executable,
+                "-m",
+                "tandembus.cli",
+                *(places.get(word, word) for word in words[1:]),
+            ],
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
             stdout=subprocess.PIPE,

@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from tandem.pairing.ledger import Formula
-from tandem.pairing.moves import Hand
-from tandem.pairing.syphon import Syphon
+from tandembus.pairing.ledger import Formula
+from tandembus.pairing.moves import Hand
+from tandembus.pairing.syphon import Syphon
 from tests.pairing.audit import idle
 from tests.pairing.hours import tell
 

@@ -26,9 +26,9 @@ from azure.servicebus.exceptions import (
 )
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from tandem.client import Client
-from tandem.errors import ArgumentError
-from tandem.pairing import (
+from tandembus.client import Client
+from tandembus.errors import ArgumentError
+from tandembus.pairing import (
     AzureAdministration,
     BacklogMessageSizeError,
     BacklogUnavailableError,
@@ -43,10 +43,10 @@ from tandem.pairing import (
     pair_namespace,
     probing,
 )
-from tandem.pairing import aio as paired_aio
-from tandem.pairing.options import BACKLOG_SETTINGS
-from tandem.pairing.probing import ping
-from tandem.testing import BrokerProcess, LocalBroker
+from tandembus.pairing import aio as paired_aio
+from tandembus.pairing.options import BACKLOG_SETTINGS
+from tandembus.pairing.probing import ping
+from tandembus.testing import BrokerProcess, LocalBroker
 from tests.client.certificates import make as make_certificate
 from tests.pairing.turnstile import Turnstile, Way
 

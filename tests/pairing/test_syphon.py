@@ -12,14 +12,14 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
-from tandem.amqp.message import encode_message, sections
-from tandem.amqp.types import Char, Int, Long, Short, UByte, UInt, ULong, decode, encode
-from tandem.client import Client, OutgoingMessage
-from tandem.model import Symbol, Timestamp
-from tandem.pairing import Health, wire
-from tandem.pairing.aio import PairedNamespace, pair_namespace
-from tandem.pairing.aliases import aliased, restored
-from tandem.testing import LocalBroker
+from tandembus.amqp.message import encode_message, sections
+from tandembus.amqp.types import Char, Int, Long, Short, UByte, UInt, ULong, decode, encode
+from tandembus.client import Client, OutgoingMessage
+from tandembus.model import Symbol, Timestamp
+from tandembus.pairing import Health, wire
+from tandembus.pairing.aio import PairedNamespace, pair_namespace
+from tandembus.pairing.aliases import aliased, restored
+from tandembus.testing import LocalBroker
 from tests.pairing.scene import PATIENCE_S, QUEUE, home, options, payloads, run
 
 BROKERS = ("x-opt-sequence-number", "x-opt-enqueued-time", "x-opt-enqueue-sequence-number")

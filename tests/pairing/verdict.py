@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tandem.client import Client, ReceivedMessage, ReceiveMode
+from tandembus.client import Client, ReceivedMessage, ReceiveMode
 from tests.pairing.lines import SESSIONS, Line, meant
 
 PATIENCE_S: Final = 60.0

@@ -29,8 +29,8 @@ from azure.servicebus.exceptions import (
     ServiceBusConnectionError,
 )
 
-from tandem.amqp.message import AmqpMessage, sections
-from tandem.amqp.types import (
+from tandembus.amqp.message import AmqpMessage, sections
+from tandembus.amqp.types import (
     Long,
     UInt,
     encode,
@@ -39,9 +39,9 @@ from tandem.amqp.types import (
     encode_map,
     encode_symbol,
 )
-from tandem.model import PING_CONTENT_TYPE, Timestamp
-from tandem.pairing import wire
-from tandem.pairing.namespaces import Namespace
+from tandembus.model import PING_CONTENT_TYPE, Timestamp
+from tandembus.pairing import wire
+from tandembus.pairing.namespaces import Namespace
 
 T = TypeVar("T")
 EPOCH_MS = 1_900_000_000_000

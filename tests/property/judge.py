@@ -14,15 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
-from tandem.changes import Change, Enqueued, decode_edits
-from tandem.core import commands as c
-from tandem.core import effects as e
-from tandem.core.namespace import Namespace
-from tandem.core.rules import Rule, SqlAction, SqlFilter, default_rule
-from tandem.core.state import State
-from tandem.errors import Refused
-from tandem.limits import MAX_BROWSE
-from tandem.model import NO_EDITS, PING_CONTENT_TYPE, Edits, Message, Value
+from tandembus.changes import Change, Enqueued, decode_edits
+from tandembus.core import commands as c
+from tandembus.core import effects as e
+from tandembus.core.namespace import Namespace
+from tandembus.core.rules import Rule, SqlAction, SqlFilter, default_rule
+from tandembus.core.state import State
+from tandembus.errors import Refused
+from tandembus.limits import MAX_BROWSE
+from tandembus.model import NO_EDITS, PING_CONTENT_TYPE, Edits, Message, Value
 from tests.property.model import Answer, Item, Model, Selects
 
 Shown: TypeAlias = tuple[object, ...]

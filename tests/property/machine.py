@@ -20,12 +20,12 @@ from hypothesis.stateful import (
     rule,
 )
 
-from tandem.changes import Mode, Note
-from tandem.core import commands as c
-from tandem.core.namespace import Namespace
-from tandem.core.state import State
-from tandem.model import NEVER, NO_EDITS, PING_CONTENT_TYPE, Edits
-from tandem.settings import (
+from tandembus.changes import Mode, Note
+from tandembus.core import commands as c
+from tandembus.core.namespace import Namespace
+from tandembus.core.state import State
+from tandembus.model import NEVER, NO_EDITS, PING_CONTENT_TYPE, Edits
+from tandembus.settings import (
     DEAD_LETTER,
     EntityStatus,
     PrioritySettings,

@@ -1,4 +1,4 @@
-"""A namespace said in the plainest way: the judge of `tandem.core`.
+"""A namespace said in the plainest way: the judge of `tandembus.core`.
 
 Plain dicts and lists, every question answered by looking at everything, no timers, no packing, no
 log. Where core and this page differ, one of them is wrong, and this one is short enough to be read.
@@ -15,13 +15,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from tandem import errors
-from tandem.changes import EntityKind, Mode
-from tandem.core import commands as c
-from tandem.core.state import State
-from tandem.limits import MAX_FORWARD_HOPS, TRANSACTION_TIMEOUT_MS
-from tandem.model import NEVER, NO_EDITS, PING_CONTENT_TYPE, Edits, Message, Value
-from tandem.settings import DEAD_LETTER, SUBSCRIPTIONS
+from tandembus import errors
+from tandembus.changes import EntityKind, Mode
+from tandembus.core import commands as c
+from tandembus.core.state import State
+from tandembus.limits import MAX_FORWARD_HOPS, TRANSACTION_TIMEOUT_MS
+from tandembus.model import NEVER, NO_EDITS, PING_CONTENT_TYPE, Edits, Message, Value
+from tandembus.settings import DEAD_LETTER, SUBSCRIPTIONS
 
 Selects: TypeAlias = Callable[[Mapping[str, Value]], bool]
 RETRY_MS: Final = 5_000

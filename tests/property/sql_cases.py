@@ -13,7 +13,7 @@ from decimal import Decimal
 from random import Random
 from uuid import UUID
 
-from tandem.model import Duration, Edits, MessageId, Symbol, Timestamp, Value
+from tandembus.model import Duration, Edits, MessageId, Symbol, Timestamp, Value
 from tests.unit.core.sql_sample import SampleMessage
 
 NAMES = ["color", "Size", "price", "flag", "sent", "wait", "id", "bin", "Größe", "in", "a]b"]

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tandem.core.sql import Context, Filter, compile_filter
-from tandem.model import Value
+from tandembus.core.sql import Context, Filter, compile_filter
+from tandembus.model import Value
 from tests.unit.core.sql_sample import context_of
 
 

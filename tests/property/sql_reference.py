@@ -1,4 +1,4 @@
-"""The SQL filter language a second time: slow, plain, and sharing no code with `tandem.core`.
+"""The SQL filter language a second time: slow, plain, and sharing no code with `tandembus.core`.
 
 Written from WIRE section 11 and the decisions in the docstrings of `core/sql*.py`. It parses
 character by character, keeps the tree as nested tuples, evaluates by walking them, and matches LIKE
@@ -17,7 +17,7 @@ from fractions import Fraction
 from typing import Any
 from uuid import UUID
 
-from tandem.model import Duration, Symbol, Timestamp
+from tandembus.model import Duration, Symbol, Timestamp
 
 Tree = tuple[Any, ...]
 

@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem.amqp.connection import Connection, Role
-from tandem.amqp.events import (
+from tandembus.amqp.connection import Connection, Role
+from tandembus.amqp.events import (
     Closed,
     Dispositions,
     Event,
@@ -19,10 +19,18 @@ from tandem.amqp.events import (
     LinkFlow,
     MessageReceived,
 )
-from tandem.amqp.link import Link
-from tandem.amqp.performatives import ACCEPTED, RELEASED, Error, Modified, Rejected, Source, Target
-from tandem.amqp.session import Session
-from tandem.amqp.states import LinkState
+from tandembus.amqp.link import Link
+from tandembus.amqp.performatives import (
+    ACCEPTED,
+    RELEASED,
+    Error,
+    Modified,
+    Rejected,
+    Source,
+    Target,
+)
+from tandembus.amqp.session import Session
+from tandembus.amqp.states import LinkState
 from tests.conformance.amqp.peer import Peer, read
 
 FEW = settings(max_examples=60, deadline=None)

@@ -7,10 +7,10 @@ from decimal import Decimal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem.amqp import types as t
-from tandem.amqp.message import AmqpMessage, ParsedMessage, edited, encode_message, sections
-from tandem.errors import ProtocolError
-from tandem.model import Duration, Edits, Symbol, Timestamp, Value
+from tandembus.amqp import types as t
+from tandembus.amqp.message import AmqpMessage, ParsedMessage, edited, encode_message, sections
+from tandembus.errors import ProtocolError
+from tandembus.model import Duration, Edits, Symbol, Timestamp, Value
 
 FEW = settings(max_examples=300, deadline=None)
 

@@ -22,15 +22,15 @@ import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tandem.changes import Deferred, Return
-from tandem.core import commands as c
-from tandem.core import lifecycle
-from tandem.core.namespace import Namespace
-from tandem.core.queue import Queue
-from tandem.core.ready import Next, Ready
-from tandem.core.state import State
-from tandem.errors import MessageLockLostError
-from tandem.settings import QueueSettings
+from tandembus.changes import Deferred, Return
+from tandembus.core import commands as c
+from tandembus.core import lifecycle
+from tandembus.core.namespace import Namespace
+from tandembus.core.queue import Queue
+from tandembus.core.ready import Next, Ready
+from tandembus.core.state import State
+from tandembus.errors import MessageLockLostError
+from tandembus.settings import QueueSettings
 from tests.property.judge import MEANINGS, Letter, reduced
 from tests.property.machine import COVERAGE, LAST, Machine
 from tests.property.model import Item, Model

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tandem import limits
-from tandem.errors import ArgumentError
-from tandem.names import (
+from tandembus import limits
+from tandembus.errors import ArgumentError
+from tandembus.names import (
     Address,
     canonical,
     canonical_rule,

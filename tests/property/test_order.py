@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem.changes import Mode
-from tandem.core import commands as c
-from tandem.core import effects as e
-from tandem.core.namespace import Namespace
-from tandem.model import Value
-from tandem.settings import PrioritySettings, QueueSettings
+from tandembus.changes import Mode
+from tandembus.core import commands as c
+from tandembus.core import effects as e
+from tandembus.core.namespace import Namespace
+from tandembus.model import Value
+from tandembus.settings import PrioritySettings, QueueSettings
 from tests.property.judge import Letter
 
 Step: TypeAlias = tuple[str, int]

@@ -25,11 +25,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem.changes import Mode
-from tandem.core import commands as c
-from tandem.core import effects as e
-from tandem.core.namespace import Namespace
-from tandem.settings import PrioritySettings, QueueSettings
+from tandembus.changes import Mode
+from tandembus.core import commands as c
+from tandembus.core import effects as e
+from tandembus.core.namespace import Namespace
+from tandembus.settings import PrioritySettings, QueueSettings
 from tests.property.judge import Letter
 
 SECOND: Final = 1_000

@@ -17,13 +17,13 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from tandem.changes import Change, Mode
-from tandem.core import commands as c
-from tandem.core import effects as e
-from tandem.core.namespace import Namespace
-from tandem.core.ready import Head, Ready
-from tandem.model import NEVER
-from tandem.settings import PrioritySettings, QueueSettings
+from tandembus.changes import Change, Mode
+from tandembus.core import commands as c
+from tandembus.core import effects as e
+from tandembus.core.namespace import Namespace
+from tandembus.core.ready import Head, Ready
+from tandembus.model import NEVER
+from tandembus.settings import PrioritySettings, QueueSettings
 from tests.property.judge import Letter
 
 Step: TypeAlias = tuple[str, int, int]
@@ -328,7 +328,7 @@ class Unfair(Ready):
 @pytest.mark.parametrize("wrong", [Ageless, Unfair])
 def test_a_wrong_order_is_found(wrong: type[Ready], monkeypatch: pytest.MonkeyPatch) -> None:
     """The canary: queues that are wrong on purpose."""
-    monkeypatch.setattr("tandem.core.queue.Ready", wrong)
+    monkeypatch.setattr("tandembus.core.queue.Ready", wrong)
     with pytest.raises(AssertionError):
         check_many(300, 1, shrinks=False)
 

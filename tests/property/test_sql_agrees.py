@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from tandem.core.sql import Action, Context, Filter, compile_action, compile_filter
-from tandem.core.sql_like import Meter, compile_pattern
-from tandem.errors import FilterError
-from tandem.limits import MAX_SQL_STEPS
-from tandem.model import Duration, Timestamp, Value
+from tandembus.core.sql import Action, Context, Filter, compile_action, compile_filter
+from tandembus.core.sql_like import Meter, compile_pattern
+from tandembus.errors import FilterError
+from tandembus.limits import MAX_SQL_STEPS
+from tandembus.model import Duration, Timestamp, Value
 from tests.property.sql_cases import Case, Generator
 from tests.property.sql_reference import (
     Failure,

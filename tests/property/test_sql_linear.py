@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.core.sql import compile_filter
-from tandem.errors import FilterError
-from tandem.limits import MAX_SQL_STEPS
+from tandembus.core.sql import compile_filter
+from tandembus.errors import FilterError
+from tandembus.limits import MAX_SQL_STEPS
 from tests.property.sql_linear import FAMILIES, Family
 from tests.unit.core.sql_sample import context_of
 

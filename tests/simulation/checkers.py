@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from tandem.changes import Mode
-from tandem.core.commands import Disposition
-from tandem.core.effects import Delivery
-from tandem.core.state import State
-from tandem.model import NEVER, Millis
+from tandembus.changes import Mode
+from tandembus.core.commands import Disposition
+from tandembus.core.effects import Delivery
+from tandembus.core.state import State
+from tandembus.model import NEVER, Millis
 from tests.simulation.mix import Mix, Place, Route, Target
 
 PARTITION_SHIFT: Final = 48

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from tandem.amqp.message import AmqpMessage, encode_message
-from tandem.changes import Mode
-from tandem.core.commands import (
+from tandembus.amqp.message import AmqpMessage, encode_message
+from tandembus.changes import Mode
+from tandembus.core.commands import (
     NEXT_SESSION,
     Attach,
     Browse,
@@ -40,11 +40,11 @@ from tandem.core.commands import (
     SetSessionState,
     Settle,
 )
-from tandem.core.effects import Attached, Delivery
-from tandem.core.state import State
-from tandem.errors import MessageNotFoundError, Refused, ServerBusyError
-from tandem.limits import MINUTE_MS
-from tandem.model import NEVER, NO_EDITS, Edits, Millis
+from tandembus.core.effects import Attached, Delivery
+from tandembus.core.state import State
+from tandembus.errors import MessageNotFoundError, Refused, ServerBusyError
+from tandembus.limits import MINUTE_MS
+from tandembus.model import NEVER, NO_EDITS, Edits, Millis
 from tests.simulation.checkers import Letter, Link, Settling, Violation
 from tests.simulation.mix import COLOURS, Place, Target
 

@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tandem.core.commands import Command, CreateQueue, CreateSubscription, CreateTopic
-from tandem.core.rules import CorrelationFilter, Rule, SqlAction, SqlFilter
-from tandem.engine.engine import Tuning
-from tandem.limits import KIB, MIB
-from tandem.model import NEVER, Millis
-from tandem.settings import (
+from tandembus.core.commands import Command, CreateQueue, CreateSubscription, CreateTopic
+from tandembus.core.rules import CorrelationFilter, Rule, SqlAction, SqlFilter
+from tandembus.engine.engine import Tuning
+from tandembus.limits import KIB, MIB
+from tandembus.model import NEVER, Millis
+from tandembus.settings import (
     PrioritySettings,
     QueueSettings,
     SubscriptionSettings,

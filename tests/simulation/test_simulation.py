@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from tandem.changes import Change, Delivered, Enqueued, Mode, Removal, Removed, Returned
-from tandem.core import lifecycle
-from tandem.core.duplicates import Duplicates
-from tandem.core.namespace import Namespace
-from tandem.core.queue import Queue
-from tandem.engine.committer import Committer
-from tandem.engine.engine import Engine
+from tandembus.changes import Change, Delivered, Enqueued, Mode, Removal, Removed, Returned
+from tandembus.core import lifecycle
+from tandembus.core.duplicates import Duplicates
+from tandembus.core.namespace import Namespace
+from tandembus.core.queue import Queue
+from tandembus.engine.committer import Committer
+from tandembus.engine.engine import Engine
 from tests.simulation.checkers import Violation
 from tests.simulation.mix import draw
 from tests.simulation.run import Verdict, judge

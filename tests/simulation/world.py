@@ -23,9 +23,9 @@ from hashlib import sha256
 from heapq import heappop, heappush
 from typing import Any, Final
 
-from tandem.amqp.message import AmqpMessage
-from tandem.clock import ManualClock
-from tandem.core.commands import (
+from tandembus.amqp.message import AmqpMessage
+from tandembus.clock import ManualClock
+from tandembus.core.commands import (
     Browse,
     Command,
     Discharge,
@@ -34,15 +34,15 @@ from tandem.core.commands import (
     Send,
     Settle,
 )
-from tandem.core.effects import Deliver, Delivery, Effect, LinkClosed, SessionGranted
-from tandem.engine.committer import SteppedLane
-from tandem.engine.engine import LATE_READ_MS, Engine, Reply
-from tandem.engine.recovery import Recovered, recover
-from tandem.errors import Refused, StoreError
-from tandem.limits import DAY_MS, HOUR_MS, MAX_BROWSE, MINUTE_MS
-from tandem.model import NEVER, Millis
-from tandem.store.files import FileStore
-from tandem.store.memory import MemoryStore
+from tandembus.core.effects import Deliver, Delivery, Effect, LinkClosed, SessionGranted
+from tandembus.engine.committer import SteppedLane
+from tandembus.engine.engine import LATE_READ_MS, Engine, Reply
+from tandembus.engine.recovery import Recovered, recover
+from tandembus.errors import Refused, StoreError
+from tandembus.limits import DAY_MS, HOUR_MS, MAX_BROWSE, MINUTE_MS
+from tandembus.model import NEVER, Millis
+from tandembus.store.files import FileStore
+from tandembus.store.memory import MemoryStore
 from tests.crash.faults import FailingDisk, How, Kind
 from tests.crash.recording_disk import RecordingDisk, after_power_cut
 from tests.simulation.checkers import Ledger, Violation

@@ -44,7 +44,7 @@ CONF = {
 def session(master: str = "local[2,4]") -> SparkSession:
     """A session as the tests want it: two cores, a task that fails is tried again, and a JVM that
     compiles fast instead of well."""
-    from tandem.spark.java import ensure_java
+    from tandembus.spark.java import ensure_java
 
     ensure_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

@@ -35,13 +35,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tandem.changes import Removed
-from tandem.client import Client, OutgoingMessage
-from tandem.errors import TandemError
-from tandem.spark.session import spark_session
-from tandem.store.files import FileStore
-from tandem.store.records import decode_group
-from tandem.testing import BrokerProcess
+from tandembus.changes import Removed
+from tandembus.client import Client, OutgoingMessage
+from tandembus.errors import TandemError
+from tandembus.spark.session import spark_session
+from tandembus.store.files import FileStore
+from tandembus.store.records import decode_group
+from tandembus.testing import BrokerProcess
 from tests.spark import standalone
 from tests.spark.conftest import CONF, session
 from tests.unit.spark.test_brokers import free_port

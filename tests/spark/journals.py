@@ -1,7 +1,7 @@
 """Journals made up for tests and benchmarks: a shop with priorities, failures and an outage.
 
 Everything follows from a seed, so a test knows what must come out. The columns are those of
-`tandem.journal.schema`; tests/journal makes the same tables from real brokers.
+`tandembus.journal.schema`; tests/journal makes the same tables from real brokers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tandem.journal.schema import KINDS, arrow_schema
+from tandembus.journal.schema import KINDS, arrow_schema
 
 BEGIN = datetime(2026, 10, 3, 14, 10, tzinfo=UTC)
 DELTAS = {kind.name: kind.delta for kind in KINDS}

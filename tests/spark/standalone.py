@@ -19,7 +19,7 @@ from typing import Self
 
 import pyspark
 
-from tandem.spark.java import ensure_java
+from tandembus.spark.java import ensure_java
 
 PATIENCE_S = 180
 HOME = Path(pyspark.__file__).parent

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from bench.journal_log import write_log
-from tandem.journal.standing import standing
-from tandem.spark.pipelines.audit import FAULTS, audit, summary
-from tandem.spark.pipelines.events import read_journal
+from tandembus.journal.standing import standing
+from tandembus.spark.pipelines.audit import FAULTS, audit, summary
+from tandembus.spark.pipelines.events import read_journal
 from tests.house.test_docs import ROOT
 from tests.journal.faults import Journals, judge, plant_in_pair
 from tests.journal.planting import KINDS, Field

@@ -16,9 +16,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tandem.client import Client, OutgoingMessage
-from tandem.pairing.options import BACKLOG_SETTINGS, backlog_path
-from tandem.testing import LocalBroker
+from tandembus.client import Client, OutgoingMessage
+from tandembus.pairing.options import BACKLOG_SETTINGS, backlog_path
+from tandembus.testing import LocalBroker
 from tests.spark.journals import Shop
 from tests.spark.standalone import CONF, StandaloneCluster
 
@@ -36,7 +36,7 @@ def cluster() -> Iterator[StandaloneCluster]:
 
 def command(cluster: StandaloneCluster, *arguments: str) -> list[str]:
     conf = [word for key, value in CONF.items() for word in ("--conf", f"{key}={value}")]
-    whole = [sys.executable, "-m", "tandem.cli", *arguments]
+    whole = [sys.executable, "-m", "tandembus.cli", *arguments]
     return [*whole, "--master", cluster.url, "--json", "--quiet", *conf]
 
 

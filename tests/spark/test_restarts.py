@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import PySparkException
 
-from tandem.client import Client, OutgoingMessage
-from tandem.testing import BrokerProcess
+from tandembus.client import Client, OutgoingMessage
+from tandembus.testing import BrokerProcess
 from tests.unit.spark.test_brokers import free_port
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tandem.journal.schema import spark_schema
-from tandem.spark.segments import read_log
+from tandembus.journal.schema import spark_schema
+from tandembus.spark.segments import read_log
 from tests.journal.crashed import crashed_log
 from tests.journal.reading import write_journal
 

@@ -16,10 +16,10 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql.functions import spark_partition_id
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tandem.client import Client, OutgoingMessage
-from tandem.spark.columns import NAMES
-from tandem.spark.listener import ConsumedListener
-from tandem.testing import LocalBroker
+from tandembus.client import Client, OutgoingMessage
+from tandembus.spark.columns import NAMES
+from tandembus.spark.listener import ConsumedListener
+from tandembus.testing import LocalBroker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

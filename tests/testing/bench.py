@@ -34,7 +34,7 @@ def test_a_fresh_namespace(number, tandem_namespace):
 """
 USED: Final = """
 import pytest
-from tandem.client import Client
+from tandembus.client import Client
 
 @pytest.mark.parametrize("number", range({count}))
 def test_a_message(number, tandem_namespace):
@@ -89,8 +89,8 @@ def _named() -> list[str]:
     """The plugin, if it is not installed as an entry point here."""
     from importlib.metadata import entry_points
 
-    known = any(it.value == "tandem.testing.plugin" for it in entry_points(group="pytest11"))
-    return [] if known else ["-p", "tandem.testing.plugin"]
+    known = any(it.value == "tandembus.testing.plugin" for it in entry_points(group="pytest11"))
+    return [] if known else ["-p", "tandembus.testing.plugin"]
 
 
 def main() -> int:

@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from tandem.client import Client, Rule
-from tandem.errors import EntityNotFoundError, UnauthorizedError
-from tandem.testing import BrokerProcess, LocalBroker, LocalNamespace, TestBroker
+from tandembus.client import Client, Rule
+from tandembus.errors import EntityNotFoundError, UnauthorizedError
+from tandembus.testing import BrokerProcess, LocalBroker, LocalNamespace, TestBroker
 
 
 def _process() -> TestBroker:

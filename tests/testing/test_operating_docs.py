@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from tandem.cli import main, parser
-from tandem.client import Client, OutgoingMessage
-from tandem.config.server import OPTIONS
-from tandem.server import metrics
-from tandem.testing import LocalBroker
+from tandembus.cli import main, parser
+from tandembus.client import Client, OutgoingMessage
+from tandembus.config.server import OPTIONS
+from tandembus.server import metrics
+from tandembus.testing import LocalBroker
 from tests.unit.server.exposition import parse
 
 ROOT = Path(__file__).resolve().parents[2]

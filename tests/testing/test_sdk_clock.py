@@ -11,7 +11,7 @@ from datetime import timedelta
 
 import pytest
 
-from tandem.testing import LocalBroker, LocalNamespace
+from tandembus.testing import LocalBroker, LocalNamespace
 
 sdk = pytest.importorskip("azure.servicebus")
 aio = pytest.importorskip("azure.servicebus.aio")

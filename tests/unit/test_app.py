@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from tandem.app import EMULATOR_KEY, ROOT_POLICY, Server, event_loop, read_policies
-from tandem.config import ServerConfig
-from tandem.config import server as settings
-from tandem.core.access import Right
-from tandem.core.commands import CreateQueue
-from tandem.errors import ArgumentError
-from tandem.server.listener import is_loopback
+from tandembus.app import EMULATOR_KEY, ROOT_POLICY, Server, event_loop, read_policies
+from tandembus.config import ServerConfig
+from tandembus.config import server as settings
+from tandembus.core.access import Right
+from tandembus.core.commands import CreateQueue
+from tandembus.errors import ArgumentError
+from tandembus.server.listener import is_loopback
 from tests.unit.server.access_world import encoded, signed_jwt
 from tests.unit.server.visitor import UNAUTHORIZED, Refusal, Visitor
 

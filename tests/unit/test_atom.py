@@ -8,11 +8,11 @@ from datetime import timedelta
 
 import pytest
 
-from tandem import atom
-from tandem.atom import ATOM, INSTANCE, SERVICE_BUS, Entry, Origin, read
-from tandem.errors import ProtocolError
-from tandem.limits import MAX_DURATION_MS, MAX_MANAGEMENT_REQUEST, MAX_XML_DEPTH, MAX_XML_NODES
-from tandem.model import NEVER
+from tandembus import atom
+from tandembus.atom import ATOM, INSTANCE, SERVICE_BUS, Entry, Origin, read
+from tandembus.errors import ProtocolError
+from tandembus.limits import MAX_DURATION_MS, MAX_MANAGEMENT_REQUEST, MAX_XML_DEPTH, MAX_XML_NODES
+from tandembus.model import NEVER
 
 ENTRY = (
     f'<?xml version="1.0"?><a:entry xmlns:a="{ATOM}"><a:content type="application/xml">'

@@ -17,13 +17,13 @@ from pathlib import Path
 
 import pytest
 
-from tandem.certificates import Files, make, trust
-from tandem.cli import main
-from tandem.client import Client, ConnectionString
-from tandem.errors import ArgumentError, UnauthorizedError
-from tandem.server import certificate as server_certificate
-from tandem.server.certificate import Certificate, expiry
-from tandem.testing import LocalBroker
+from tandembus.certificates import Files, make, trust
+from tandembus.cli import main
+from tandembus.client import Client, ConnectionString
+from tandembus.errors import ArgumentError, UnauthorizedError
+from tandembus.server import certificate as server_certificate
+from tandembus.server.certificate import Certificate, expiry
+from tandembus.testing import LocalBroker
 
 pytest.importorskip("cryptography")
 
@@ -100,14 +100,14 @@ def test_without_the_package_it_says_what_to_install(tmp_path: Path) -> None:
     """And the broker itself needs it for nothing."""
     code = (
         "import sys; sys.modules['cryptography'] = None\n"
-        "from tandem.cli import main\n"
+        "from tandembus.cli import main\n"
         f"sys.exit(main(['cert', {str(tmp_path / 'new')!r}]))"
     )
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
     )
     assert result.returncode == 2
-    assert "pip install 'tandem[cert]'" in result.stderr
+    assert "pip install 'tandembus[cert]'" in result.stderr
     assert "Traceback" not in result.stderr
 
 
@@ -184,8 +184,8 @@ def test_a_new_certificate_is_taken_while_it_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """New connections get it; those that are there go on; one that is broken changes nothing."""
-    monkeypatch.setattr("tandem.server.listener._LOOK_AT_FILES_S", 0.02)
-    caplog.set_level(logging.WARNING, "tandem.server")
+    monkeypatch.setattr("tandembus.server.listener._LOOK_AT_FILES_S", 0.02)
+    caplog.set_level(logging.WARNING, "tandembus.server")
     files = make(tmp_path, ["localhost"], days=100).files
     with LocalBroker.start(certificate=files.certificate, private_key=files.private_key) as broker:
         broker.create_queue("q")
@@ -243,7 +243,7 @@ def test_its_end_is_read_told_and_shown(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two weeks before, the log says so at every start."""
-    caplog.set_level(logging.WARNING, "tandem.server")
+    caplog.set_level(logging.WARNING, "tandembus.server")
     files = make(tmp_path, ["localhost"], days=10).files
     certificate = Certificate(files.certificate, files.private_key)
     certificate.load()

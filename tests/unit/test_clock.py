@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from tandem.clock import NS_PER_MS, ManualClock, MovableClock, SystemClock
+from tandembus.clock import NS_PER_MS, ManualClock, MovableClock, SystemClock
 
 DAY_NS = 86_400_000 * NS_PER_MS
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from tandem.config import OPTIONS, Declared, Kind, ServerConfig, changes, load
-from tandem.config.emulator import read_namespaces, without_comments
-from tandem.config.entities import SETTINGS, declare, names_of, read_entities
-from tandem.config.values import duration, moment, show_duration, show_moment
-from tandem.errors import ArgumentError
-from tandem.model import NEVER
-from tandem.settings import QueueSettings, SubscriptionSettings
+from tandembus.config import OPTIONS, Declared, Kind, ServerConfig, changes, load
+from tandembus.config.emulator import read_namespaces, without_comments
+from tandembus.config.entities import SETTINGS, declare, names_of, read_entities
+from tandembus.config.values import duration, moment, show_duration, show_moment
+from tandembus.errors import ArgumentError
+from tandembus.model import NEVER
+from tandembus.settings import QueueSettings, SubscriptionSettings
 
 # --- sources --------------------------------------------------------------------------------------
 

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from tandem import errors
-from tandem.errors import Refused, StoreError, TandemError
+from tandembus import errors
+from tandembus.errors import Refused, StoreError, TandemError
 
 ALL = [
     value

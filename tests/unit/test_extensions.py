@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem import limits
-from tandem.errors import ArgumentError
-from tandem.extensions import (
+from tandembus import limits
+from tandembus.errors import ArgumentError
+from tandembus.extensions import (
     KEYS,
     PRIORITY_KEYS,
     RATE_KEYS,
@@ -22,7 +22,7 @@ from tandem.extensions import (
     key_of,
     read_extensions,
 )
-from tandem.settings import (
+from tandembus.settings import (
     QueueSettings,
     Settings,
     SubscriptionSettings,

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from tandem import http
-from tandem.http import Broken, Event, Expected, Headers, Parser, Request, Response, encode
-from tandem.limits import KIB, MAX_HTTP_HEAD, MAX_HTTP_HEADERS, MIB
+from tandembus import http
+from tandembus.http import Broken, Event, Expected, Headers, Parser, Request, Response, encode
+from tandembus.limits import KIB, MAX_HTTP_HEAD, MAX_HTTP_HEADERS, MIB
 
 HOST = b"Host: h\r\n"
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tandem import limits
-from tandem.errors import ArgumentError
-from tandem.model import NEVER, Secret
-from tandem.settings import (
+from tandembus import limits
+from tandembus.errors import ArgumentError
+from tandembus.model import NEVER, Secret
+from tandembus.settings import (
     AZURE_NAMES,
     AccessRight,
     AuthorizationRule,

@@ -23,14 +23,23 @@ from typing import Any, Final
 
 from azure.servicebus.aio import ServiceBusClient
 
-from tandem.client import Client, OutgoingMessage
-from tandem.clock import Clock, SystemClock
-from tandem.testing import BrokerProcess
-from tandem.testing.broker import TestBroker
-from tandem.workers import Level, Pool, PoolOptions, Worker
-from tandem.workers.planning import FORMS, NATIVE, Arrival, Form, Plan, PlannedLevel, Service, work
-from tandem.workers.planning_run import play
-from tandem.workers.wire import connect
+from tandembus.client import Client, OutgoingMessage
+from tandembus.clock import Clock, SystemClock
+from tandembus.testing import BrokerProcess
+from tandembus.testing.broker import TestBroker
+from tandembus.workers import Level, Pool, PoolOptions, Worker
+from tandembus.workers.planning import (
+    FORMS,
+    NATIVE,
+    Arrival,
+    Form,
+    Plan,
+    PlannedLevel,
+    Service,
+    work,
+)
+from tandembus.workers.planning_run import play
+from tandembus.workers.wire import connect
 
 MOST: Final = 0.15
 LEAST_S: Final = 0.01

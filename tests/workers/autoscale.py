@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
-from tandem.client import Client, OutgoingMessage
-from tandem.clock import SystemClock
-from tandem.testing import BrokerProcess
-from tandem.testing.broker import TestBroker
-from tandem.workers import (
+from tandembus.client import Client, OutgoingMessage
+from tandembus.clock import SystemClock
+from tandembus.testing import BrokerProcess
+from tandembus.testing.broker import TestBroker
+from tandembus.workers import (
     Alert,
     Level,
     Overseer,
@@ -35,8 +35,8 @@ from tandem.workers import (
     Target,
     Worker,
 )
-from tandem.workers.status import lines
-from tandem.workers.wire import connect
+from tandembus.workers.status import lines
+from tandembus.workers.wire import connect
 
 SERVICE_S: Final = 0.2
 LOW_RATE: Final = 4.0

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from azure.servicebus.aio import ServiceBusClient
 
-from tandem.client import Client, OutgoingMessage, Sender, dead_letter_path
-from tandem.testing.broker import TestBroker
-from tandem.workers import GiveBack, Level, Outcome, Pool, PoolOptions, Work, Worker
-from tandem.workers.wire import connect
+from tandembus.client import Client, OutgoingMessage, Sender, dead_letter_path
+from tandembus.testing.broker import TestBroker
+from tandembus.workers import GiveBack, Level, Outcome, Pool, PoolOptions, Work, Worker
+from tandembus.workers.wire import connect
 
 _numbers = count(1)
 PATIENCE_S: Final = 60.0

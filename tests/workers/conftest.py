@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tandem.testing import LocalBroker
+from tandembus.testing import LocalBroker
 from tests.workers.bus import Bus
 
 

@@ -21,10 +21,10 @@ from typing import Any
 
 from azure.servicebus.aio import ServiceBusClient
 
-from tandem.client import Client, OutgoingMessage
-from tandem.testing import BrokerProcess
-from tandem.testing.broker import TestBroker
-from tandem.workers import GiveBack, Level, Outcome, Pool, PoolOptions, Worker
+from tandembus.client import Client, OutgoingMessage
+from tandembus.testing import BrokerProcess
+from tandembus.testing.broker import TestBroker
+from tandembus.workers import GiveBack, Level, Outcome, Pool, PoolOptions, Worker
 
 STEPS = 100
 STEP_S = 0.005

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from azure.servicebus.aio import ServiceBusClient
 
-from tandem.clock import SystemClock
-from tandem.workers import Pool, Worker
-from tandem.workers.planning import NATIVE, Arrival, Form, Plan, PlannedLevel, Service, work
-from tandem.workers.planning_run import play
-from tandem.workers.receiving import Source
+from tandembus.clock import SystemClock
+from tandembus.workers import Pool, Worker
+from tandembus.workers.planning import NATIVE, Arrival, Form, Plan, PlannedLevel, Service, work
+from tandembus.workers.planning_run import play
+from tandembus.workers.receiving import Source
 from tests.workers import agree
 from tests.workers.bus import Bus, until
 

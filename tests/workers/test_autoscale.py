@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection
 
 import pytest
 
-from tandem.clock import ManualClock
-from tandem.workers.depth import Depth
-from tandem.workers.options import Level, PoolOptions
-from tandem.workers.running import Overseer
+from tandembus.clock import ManualClock
+from tandembus.workers.depth import Depth
+from tandembus.workers.options import Level, PoolOptions
+from tandembus.workers.running import Overseer
 from tests.unit.workers.test_running import FakePool
 from tests.workers.autoscale import LOW_RATE, SCALE, SERVICE_S, STEP, TARGET, Story, reversals
 

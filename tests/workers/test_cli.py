@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.testing import LocalBroker
+from tandembus.testing import LocalBroker
 from tests.workers.bus import Bus
 
 PATIENCE_S = 120
@@ -27,7 +27,7 @@ PATIENCE_S = 120
 WORKERS = """
 import os
 import sys
-from tandem.workers import Worker
+from tandembus.workers import Worker
 
 class Printing(Worker):
     def process_message(self, message):
@@ -53,7 +53,7 @@ queue = "{low}"
 
 
 def start(bus: Bus, file: Path, *more: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tandem.cli", "workers", "run", str(file), "--every", "0.1"]
+    command = [sys.executable, "-m", "tandembus.cli", "workers", "run", str(file), "--every", "0.1"]
     environment = {**os.environ, "TANDEM_CONNECTION_STRING": bus.broker.connection_string}
     return subprocess.Popen(
         [*command, *more],
@@ -205,7 +205,7 @@ def test_workers_can_be_processes(bus: Bus, file: Path) -> None:
 
 def test_check_says_what_is_wrong(bus: Bus, file: Path) -> None:
     """2 and a sentence; or 0 and what would be run."""
-    command = [sys.executable, "-m", "tandem.cli", "workers", "check", str(file)]
+    command = [sys.executable, "-m", "tandembus.cli", "workers", "check", str(file)]
     found = subprocess.run(command, capture_output=True, text=True, check=True)
     high, low = queues_of(file)
     assert found.stdout == f"mail: 2 workers; high ({high}) > low ({low})\n"

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tandem.cli import main
-from tandem.testing import LocalBroker
-from tandem.workers.pools_file import read_pools
+from tandembus.cli import main
+from tandembus.testing import LocalBroker
+from tandembus.workers.pools_file import read_pools
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "priority.md").read_text(encoding="utf-8")
@@ -26,7 +26,7 @@ def blocks(kind: str) -> list[str]:
 
 def test_the_programs(tmp_path: Path) -> None:
     """The first has a high and a low message, and does the high one first."""
-    program, preemption = [each for each in blocks("python") if "tandem.workers" in each]
+    program, preemption = [each for each in blocks("python") if "tandembus.workers" in each]
     with LocalBroker.start() as broker:
         broker.create_queue("mail-high")
         broker.create_queue("mail-low")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.testing import LocalBroker
+from tandembus.testing import LocalBroker
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "priority_pattern"

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from azure.servicebus.aio import ServiceBusClient
 
-from tandem.clock import MovableClock, SystemClock
-from tandem.testing import BrokerProcess
-from tandem.workers import (
+from tandembus.clock import MovableClock, SystemClock
+from tandembus.testing import BrokerProcess
+from tandembus.workers import (
     Alert,
     Level,
     Outcome,
@@ -25,7 +25,7 @@ from tandem.workers import (
     Target,
     Worker,
 )
-from tandem.workers.depth import MOST_COUNTED, Depth
+from tandembus.workers.depth import MOST_COUNTED, Depth
 from tests.workers.bus import Bus, Holding, Recorder, options, running, until
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from azure.servicebus.aio import ServiceBusClient
 
-from tandem.clock import MovableClock
-from tandem.errors import ArgumentError
-from tandem.workers import (
+from tandembus.clock import MovableClock
+from tandembus.errors import ArgumentError
+from tandembus.workers import (
     Abandon,
     DailyWindow,
     DeadLetter,

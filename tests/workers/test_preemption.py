@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from azure.servicebus.aio import ServiceBusClient
 
-from tandem.workers import GiveBack, Level, Outcome, PoolOptions, Worker
-from tandem.workers.wire import UNCOUNTED
+from tandembus.workers import GiveBack, Level, Outcome, PoolOptions, Worker
+from tandembus.workers.wire import UNCOUNTED
 from tests.workers import preempt
 from tests.workers.bus import Bus, Holding, options, running, until
 

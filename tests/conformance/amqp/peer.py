@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tandem.amqp.connection import Connection, Role
-from tandem.amqp.events import Closed, Event, LinkAttached
-from tandem.amqp.fast import (
+from tandembus.amqp.connection import Connection, Role
+from tandembus.amqp.events import Closed, Event, LinkAttached
+from tandembus.amqp.fast import (
     decode_disposition,
     decode_flow,
     decode_transfer,
@@ -16,9 +16,9 @@ from tandem.amqp.fast import (
     encode_state,
     encode_transfer,
 )
-from tandem.amqp.frames import AMQP_HEADER, SASL_HEADER, frame, frame_opening
-from tandem.amqp.link import Link
-from tandem.amqp.performatives import (
+from tandembus.amqp.frames import AMQP_HEADER, SASL_HEADER, frame, frame_opening
+from tandembus.amqp.link import Link
+from tandembus.amqp.performatives import (
     RECEIVER,
     SENDER,
     Attach,

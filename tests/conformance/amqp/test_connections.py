@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.amqp.connection import Role
-from tandem.amqp.events import Closed, Opened, SessionBegun
-from tandem.amqp.frames import EMPTY_FRAME, frame
-from tandem.amqp.performatives import (
+from tandembus.amqp.connection import Role
+from tandembus.amqp.events import Closed, Opened, SessionBegun
+from tandembus.amqp.frames import EMPTY_FRAME, frame
+from tandembus.amqp.performatives import (
     Attach,
     Begin,
     Close,
@@ -18,7 +18,7 @@ from tandem.amqp.performatives import (
     Target,
     encode_performative,
 )
-from tandem.errors import ArgumentError
+from tandembus.errors import ArgumentError
 from tests.conformance.amqp.peer import AMQP_HEADER, Empty, Header, Peer, closed_with
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.amqp.connection import Role
-from tandem.amqp.events import Closed, Heartbeat, Opened
-from tandem.amqp.frames import EMPTY_FRAME, TLS_HEADER, frame
-from tandem.amqp.performatives import Close, Open, encode_performative
+from tandembus.amqp.connection import Role
+from tandembus.amqp.events import Closed, Heartbeat, Opened
+from tandembus.amqp.frames import EMPTY_FRAME, TLS_HEADER, frame
+from tandembus.amqp.performatives import Close, Open, encode_performative
 from tests.conformance.amqp.peer import AMQP_HEADER, SASL_HEADER, Header, Peer, closed_with
 
 OPEN = encode_performative(Open("peer"))

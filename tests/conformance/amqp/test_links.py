@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tandem.amqp.connection import Role
-from tandem.amqp.events import (
+from tandembus.amqp.connection import Role
+from tandembus.amqp.events import (
     Dispositions,
     Event,
     LinkAttached,
@@ -15,8 +15,8 @@ from tandem.amqp.events import (
     LinkFlow,
     MessageReceived,
 )
-from tandem.amqp.frames import frame
-from tandem.amqp.performatives import (
+from tandembus.amqp.frames import frame
+from tandembus.amqp.performatives import (
     ACCEPTED,
     RECEIVER,
     SENDER,
@@ -31,8 +31,8 @@ from tandem.amqp.performatives import (
     Source,
     Target,
 )
-from tandem.errors import ArgumentError
-from tandem.limits import MAX_CREDIT
+from tandembus.errors import ArgumentError
+from tandembus.limits import MAX_CREDIT
 from tests.conformance.amqp.peer import AMQP_HEADER, Disposition, Flow, Peer, closed_with
 
 

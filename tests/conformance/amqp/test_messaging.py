@@ -7,11 +7,11 @@ from uuid import UUID
 
 import pytest
 
-from tandem.amqp import performatives as p
-from tandem.amqp.performatives import decode_performative, encode_performative
-from tandem.amqp.types import Described, UInt
-from tandem.errors import ProtocolError
-from tandem.model import Symbol, Timestamp
+from tandembus.amqp import performatives as p
+from tandembus.amqp.performatives import decode_performative, encode_performative
+from tandembus.amqp.types import Described, UInt
+from tandembus.errors import ProtocolError
+from tandembus.model import Symbol, Timestamp
 from tests.conformance.amqp.peer import Peer
 
 

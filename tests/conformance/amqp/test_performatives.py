@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.amqp import performatives as p
-from tandem.amqp.performatives import decode_performative, encode_performative
-from tandem.amqp.types import Described, encode, encode_described, encode_list
-from tandem.errors import ProtocolError
-from tandem.model import Symbol
+from tandembus.amqp import performatives as p
+from tandembus.amqp.performatives import decode_performative, encode_performative
+from tandembus.amqp.types import Described, encode, encode_described, encode_list
+from tandembus.errors import ProtocolError
+from tandembus.model import Symbol
 
 
 def fields(code: int, *values: object) -> bytes:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tandem.amqp import performatives as p
-from tandem.amqp.connection import Role
-from tandem.amqp.events import Authenticated, Opened
-from tandem.amqp.frames import EMPTY_FRAME, frame
+from tandembus.amqp import performatives as p
+from tandembus.amqp.connection import Role
+from tandembus.amqp.events import Authenticated, Opened
+from tandembus.amqp.frames import EMPTY_FRAME, frame
 from tests.conformance.amqp.peer import AMQP_HEADER, SASL_HEADER, Header, Peer, closed_with
 
 SASL = 1

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tandem.amqp.connection import Role
-from tandem.amqp.events import LinkFlow, SessionBegun, SessionEnded, WindowOpened
-from tandem.amqp.frames import frame
-from tandem.amqp.performatives import Attach, Begin, Detach, End, Error, Open
+from tandembus.amqp.connection import Role
+from tandembus.amqp.events import LinkFlow, SessionBegun, SessionEnded, WindowOpened
+from tandembus.amqp.frames import frame
+from tandembus.amqp.performatives import Attach, Begin, Detach, End, Error, Open
 from tests.conformance.amqp.peer import AMQP_HEADER, Flow, Header, Peer, Transfer, closed_with
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.amqp import performatives as p
-from tandem.amqp.performatives import decode_performative, encode_performative
-from tandem.errors import ProtocolError
+from tandembus.amqp import performatives as p
+from tandembus.amqp.performatives import decode_performative, encode_performative
+from tandembus.errors import ProtocolError
 from tests.conformance.amqp.peer import Peer
 
 

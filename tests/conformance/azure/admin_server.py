@@ -17,17 +17,17 @@ from uuid import uuid4
 
 import pytest
 
-from tandem import http
-from tandem.admin.api import AdminApi
-from tandem.clock import SystemClock
-from tandem.core.access import Authority, Claims, Policy, Right, Secret, everything, require
-from tandem.core.commands import Command
-from tandem.core.namespace import Namespace
-from tandem.engine.aio import AsyncEngine
-from tandem.errors import EntityNotFoundError, UnauthorizedError
-from tandem.model import Millis
-from tandem.settings import QueueSettings, TopicSettings
-from tandem.store.files import FileStore
+from tandembus import http
+from tandembus.admin.api import AdminApi
+from tandembus.clock import SystemClock
+from tandembus.core.access import Authority, Claims, Policy, Right, Secret, everything, require
+from tandembus.core.commands import Command
+from tandembus.core.namespace import Namespace
+from tandembus.engine.aio import AsyncEngine
+from tandembus.errors import EntityNotFoundError, UnauthorizedError
+from tandembus.model import Millis
+from tandembus.settings import QueueSettings, TopicSettings
+from tandembus.store.files import FileStore
 from tests.unit.engine.world import Plain
 
 KEY_NAME: Final = "RootManageSharedAccessKey"
@@ -36,7 +36,7 @@ BEARER: Final = "a-token-of-the-tests"
 
 
 class Broker:
-    """`tandem.admin.api.Broker` on an engine."""
+    """`tandembus.admin.api.Broker` on an engine."""
 
     name = "tests"
 

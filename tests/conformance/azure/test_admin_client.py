@@ -29,7 +29,7 @@ from azure.servicebus.management import (
     TrueRuleFilter,
 )
 
-from tandem.core.commands import Send
+from tandembus.core.commands import Send
 from tests.conformance.azure.admin_server import BEARER, KEY_NAME, AdminServer
 from tests.unit.engine.world import Plain
 

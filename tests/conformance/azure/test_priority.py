@@ -22,10 +22,10 @@ from azure.servicebus import exceptions as e  # noqa: E402 - after the SDK was f
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader  # noqa: E402
 from azure.servicebus.management import ServiceBusAdministrationClient  # noqa: E402
 
-from tandem.client import Client, OutgoingMessage  # noqa: E402
-from tandem.core.state import State  # noqa: E402
-from tandem.errors import ArgumentError, MessageNotFoundError, ServerBusyError  # noqa: E402
-from tandem.testing import LocalBroker  # noqa: E402
+from tandembus.client import Client, OutgoingMessage  # noqa: E402
+from tandembus.core.state import State  # noqa: E402
+from tandembus.errors import ArgumentError, MessageNotFoundError, ServerBusyError  # noqa: E402
+from tandembus.testing import LocalBroker  # noqa: E402
 from tests.conformance.azure.admin_server import make_certificate  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[3]

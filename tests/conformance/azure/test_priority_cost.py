@@ -10,16 +10,16 @@ import pytest
 
 sdk = pytest.importorskip("azure.servicebus")
 
-from tandem.changes import Delivered, Enqueued, LevelChanged, Note, Noted, Removed  # noqa: E402
-from tandem.client import (  # noqa: E402
+from tandembus.changes import Delivered, Enqueued, LevelChanged, Note, Noted, Removed  # noqa: E402
+from tandembus.client import (  # noqa: E402
     Client,
     NextSession,
     ReceiveMode,
 )
-from tandem.errors import OperationTimeoutError  # noqa: E402
-from tandem.store.memory import MemoryStore  # noqa: E402
-from tandem.store.records import decode_group  # noqa: E402
-from tandem.testing import LocalBroker  # noqa: E402
+from tandembus.errors import OperationTimeoutError  # noqa: E402
+from tandembus.store.memory import MemoryStore  # noqa: E402
+from tandembus.store.records import decode_group  # noqa: E402
+from tandembus.testing import LocalBroker  # noqa: E402
 
 pytestmark = pytest.mark.req("P11")
 

@@ -10,8 +10,8 @@ import pytest
 
 sdk = pytest.importorskip("azure.servicebus")
 core = pytest.importorskip("azure.core.credentials")
-from tandem.core.sas import sign  # noqa: E402 - after the SDK was found
-from tandem.testing import BrokerProcess  # noqa: E402
+from tandembus.core.sas import sign  # noqa: E402 - after the SDK was found
+from tandembus.testing import BrokerProcess  # noqa: E402
 from tests.unit.server.access_world import signed_jwt  # noqa: E402
 
 ROOT = "RootManageSharedAccessKey"

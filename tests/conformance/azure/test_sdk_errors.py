@@ -12,8 +12,8 @@ sdk = pytest.importorskip("azure.servicebus")
 
 from azure.servicebus import exceptions as e  # noqa: E402 - after the SDK was found
 
-from tandem.client import Client  # noqa: E402
-from tandem.testing import LocalBroker  # noqa: E402
+from tandembus.client import Client  # noqa: E402
+from tandembus.testing import LocalBroker  # noqa: E402
 
 pytestmark = pytest.mark.req("T18")
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 sdk = pytest.importorskip("azure.servicebus")
-from tandem.testing import BrokerProcess  # noqa: E402 - after the SDK was found
+from tandembus.testing import BrokerProcess  # noqa: E402 - after the SDK was found
 
 
 def client_of(server: BrokerProcess) -> Any:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tandem.cli import main
-from tandem.client import Client, OutgoingMessage
-from tandem.testing import LocalBroker
+from tandembus.cli import main
+from tandembus.client import Client, OutgoingMessage
+from tandembus.testing import LocalBroker
 from tests.house.test_docs import commands_of
 
 pytestmark = [
@@ -21,7 +21,7 @@ pytestmark = [
 ]
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "pipelines.md").read_text(encoding="utf-8")
-POOLS = '[[pool]]\nname = "p"\nworker = "tandem.workers:Worker"\n[[pool.level]]\nname = "a"\nqueue = "orders"\n'  # noqa: E501
+POOLS = '[[pool]]\nname = "p"\nworker = "tandembus.workers:Worker"\n[[pool.level]]\nname = "a"\nqueue = "orders"\n'  # noqa: E501
 
 
 def blocks(kind: str) -> list[str]:
@@ -30,7 +30,7 @@ def blocks(kind: str) -> list[str]:
 
 def test_the_commands_are_understood() -> None:
     """Each as it stands there; `make test-docs` and the test below run them."""
-    from tandem.cli import parser
+    from tandembus.cli import parser
 
     for words in commands_of(PAGE):
         if words[0] == "tandem":

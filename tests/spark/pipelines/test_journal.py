@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tandem.journal.schema import ARRIVALS
-from tandem.spark.pipelines.autoscale import advised, plans_of
-from tandem.spark.pipelines.checkpoints import opened
-from tandem.spark.pipelines.events import Span
-from tandem.spark.pipelines.latency import latency
-from tandem.spark.pipelines.prices import read_prices
-from tandem.spark.pipelines.running import Outcome, run_live, run_once
-from tandem.spark.pipelines.shelf import Shelf
-from tandem.spark.pipelines.targets import LevelTarget
-from tandem.spark.pipelines.view import PIPELINES, REDUCERS, View
-from tandem.workers.options import Target
-from tandem.workers.pools_file import read_pools
+from tandembus.journal.schema import ARRIVALS
+from tandembus.spark.pipelines.autoscale import advised, plans_of
+from tandembus.spark.pipelines.checkpoints import opened
+from tandembus.spark.pipelines.events import Span
+from tandembus.spark.pipelines.latency import latency
+from tandembus.spark.pipelines.prices import read_prices
+from tandembus.spark.pipelines.running import Outcome, run_live, run_once
+from tandembus.spark.pipelines.shelf import Shelf
+from tandembus.spark.pipelines.targets import LevelTarget
+from tandembus.spark.pipelines.view import PIPELINES, REDUCERS, View
+from tandembus.workers.options import Target
+from tandembus.workers.pools_file import read_pools
 from tests.spark.journals import BEGIN, Shop
 
 pytestmark = [
@@ -314,7 +314,7 @@ def test_dead_letters(tables: Tables, shop: Shop) -> None:
 POOLS = """
 [[pool]]
 name = "shop"
-worker = "tandem.workers:Worker"
+worker = "tandembus.workers:Worker"
 size = 3
 scale = { min = 1, max = 40, utilization = 0.5 }
 windows = ["08:00-20:00"]

@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from tandem.client import Client, OutgoingMessage
-from tandem.errors import ArgumentError
-from tandem.pairing.options import BACKLOG_SETTINGS, backlog_path
-from tandem.spark.pipelines import capture as capturing
-from tandem.spark.pipelines import replay as replaying
-from tandem.spark.pipelines import syphon as syphoning
-from tandem.spark.pipelines.capture import Capture, read_capture, stream_of
-from tandem.spark.pipelines.checkpoints import Checkpoint, opened
-from tandem.spark.pipelines.events import Span
-from tandem.spark.pipelines.running import Outcome
-from tandem.testing import LocalBroker
+from tandembus.client import Client, OutgoingMessage
+from tandembus.errors import ArgumentError
+from tandembus.pairing.options import BACKLOG_SETTINGS, backlog_path
+from tandembus.spark.pipelines import capture as capturing
+from tandembus.spark.pipelines import replay as replaying
+from tandembus.spark.pipelines import syphon as syphoning
+from tandembus.spark.pipelines.capture import Capture, read_capture, stream_of
+from tandembus.spark.pipelines.checkpoints import Checkpoint, opened
+from tandembus.spark.pipelines.events import Span
+from tandembus.spark.pipelines.running import Outcome
+from tandembus.testing import LocalBroker
 from tests.spark.standalone import python_workers_of
 
 pytestmark = [

@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from tandem.cli import main
-from tandem.client import Client, OutgoingMessage
-from tandem.testing import BrokerProcess, LocalBroker
+from tandembus.cli import main
+from tandembus.client import Client, OutgoingMessage
+from tandembus.testing import BrokerProcess, LocalBroker
 from tests.unit.admin.console.visits import Visit
 
 pytestmark = [
@@ -191,7 +191,7 @@ def test_advice_from_the_command_line(
     """`tandem workers check` takes the file that `autoscale` writes."""
     pools = tmp_path / "pools.toml"
     pools.write_text(
-        '[[pool]]\nname = "w"\nworker = "tandem.workers:Worker"\n'
+        '[[pool]]\nname = "w"\nworker = "tandembus.workers:Worker"\n'
         '[[pool.level]]\nname = "all"\nqueue = "work"\n'
     )
     out = tmp_path / "out"

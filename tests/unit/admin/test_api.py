@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from tandem.admin.api import AdminApi
-from tandem.atom import ATOM, SERVICE_BUS, Element, content_of, read
-from tandem.core.access import Authority, Claims, Policy, Right, Secret, require
-from tandem.core.commands import Command
-from tandem.core.namespace import Namespace
-from tandem.core.sas import sign
-from tandem.errors import ServerBusyError, StoreError, UnauthorizedError
-from tandem.http import Headers, Parser, Request, Response, encode
+from tandembus.admin.api import AdminApi
+from tandembus.atom import ATOM, SERVICE_BUS, Element, content_of, read
+from tandembus.core.access import Authority, Claims, Policy, Right, Secret, require
+from tandembus.core.commands import Command
+from tandembus.core.namespace import Namespace
+from tandembus.core.sas import sign
+from tandembus.errors import ServerBusyError, StoreError, UnauthorizedError
+from tandembus.http import Headers, Parser, Request, Response, encode
 
 NOW = 1_700_000_000_000
 LATER = NOW // 1000 + 3600

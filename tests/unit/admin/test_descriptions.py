@@ -9,17 +9,17 @@ from uuid import UUID
 
 import pytest
 
-from tandem.admin.descriptions import (
+from tandembus.admin.descriptions import (
     Shown,
     namespace_info,
     read_rule,
     read_settings,
     rule_description,
 )
-from tandem.atom import INSTANCE, SERVICE_BUS, Element, read
-from tandem.core.commands import CreateQueue, CreateSubscription, CreateTopic
-from tandem.core.namespace import Namespace
-from tandem.core.rules import (
+from tandembus.atom import INSTANCE, SERVICE_BUS, Element, read
+from tandembus.core.commands import CreateQueue, CreateSubscription, CreateTopic
+from tandembus.core.namespace import Namespace
+from tandembus.core.rules import (
     CorrelationFilter,
     FalseFilter,
     Rule,
@@ -28,9 +28,9 @@ from tandem.core.rules import (
     SqlFilter,
     TrueFilter,
 )
-from tandem.errors import ArgumentError, ProtocolError, TandemError
-from tandem.model import Duration, Secret, Symbol, Timestamp, Value
-from tandem.settings import (
+from tandembus.errors import ArgumentError, ProtocolError, TandemError
+from tandembus.model import Duration, Secret, Symbol, Timestamp, Value
+from tandembus.settings import (
     AccessRight,
     AuthorizationRule,
     EntityStatus,

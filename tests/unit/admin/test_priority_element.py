@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.admin.descriptions import Shown, read_settings
-from tandem.atom import SERVICE_BUS, TANDEM, Element, read
-from tandem.core.commands import CreateQueue, CreateSubscription, CreateTopic
-from tandem.core.namespace import Namespace
-from tandem.errors import ArgumentError, ProtocolError
-from tandem.settings import (
+from tandembus.admin.descriptions import Shown, read_settings
+from tandembus.atom import SERVICE_BUS, TANDEM, Element, read
+from tandembus.core.commands import CreateQueue, CreateSubscription, CreateTopic
+from tandembus.core.namespace import Namespace
+from tandembus.errors import ArgumentError, ProtocolError
+from tandembus.settings import (
     PrioritySettings,
     QueueSettings,
     Rate,

@@ -7,14 +7,14 @@ import tracemalloc
 
 import pytest
 
-from tandem.amqp.connection import Connection, Role
-from tandem.amqp.deadlines import Deadlines
-from tandem.amqp.events import Closed, Dispositions, MessageReceived, SessionBegun, SessionEnded
-from tandem.amqp.fast import encode_transfer
-from tandem.amqp.frames import LARGE, frame
-from tandem.amqp.performatives import ACCEPTED, Begin, End, Error, Open
-from tandem.amqp.states import ConnectionState
-from tandem.limits import MAX_UNSETTLED
+from tandembus.amqp.connection import Connection, Role
+from tandembus.amqp.deadlines import Deadlines
+from tandembus.amqp.events import Closed, Dispositions, MessageReceived, SessionBegun, SessionEnded
+from tandembus.amqp.fast import encode_transfer
+from tandembus.amqp.frames import LARGE, frame
+from tandembus.amqp.performatives import ACCEPTED, Begin, End, Error, Open
+from tandembus.amqp.states import ConnectionState
+from tandembus.limits import MAX_UNSETTLED
 from tests.conformance.amqp.peer import AMQP_HEADER, SASL_HEADER, Peer, closed_with
 
 

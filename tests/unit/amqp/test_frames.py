@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.amqp.frames import (
+from tandembus.amqp.frames import (
     LARGE,
     ReceiveBuffer,
     check_opening,
@@ -13,7 +13,7 @@ from tandem.amqp.frames import (
     frame_opening,
     require_fit,
 )
-from tandem.errors import ArgumentError, ProtocolError
+from tandembus.errors import ArgumentError, ProtocolError
 
 
 def test_frame() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.amqp.connection import Role
-from tandem.amqp.events import LinkAttached, LinkDetached, LinkFlow
-from tandem.amqp.performatives import (
+from tandembus.amqp.connection import Role
+from tandembus.amqp.events import LinkAttached, LinkDetached, LinkFlow
+from tandembus.amqp.performatives import (
     ACCEPTED,
     RECEIVER,
     SENDER,
@@ -18,8 +18,8 @@ from tandem.amqp.performatives import (
     Target,
     TransactionalState,
 )
-from tandem.errors import ArgumentError
-from tandem.limits import MAX_UNSETTLED
+from tandembus.errors import ArgumentError
+from tandembus.limits import MAX_UNSETTLED
 from tests.conformance.amqp.peer import Peer
 
 

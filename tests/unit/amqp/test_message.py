@@ -8,12 +8,12 @@ from uuid import UUID
 
 import pytest
 
-from tandem import limits
-from tandem.amqp import message as m
-from tandem.amqp import types as t
-from tandem.amqp.message import AmqpMessage, ParsedMessage, edited, encode_message, sections
-from tandem.errors import ArgumentError, ProtocolError
-from tandem.model import Duration, Edits, Message, Symbol, Timestamp, Value
+from tandembus import limits
+from tandembus.amqp import message as m
+from tandembus.amqp import types as t
+from tandembus.amqp.message import AmqpMessage, ParsedMessage, edited, encode_message, sections
+from tandembus.errors import ArgumentError, ProtocolError
+from tandembus.model import Duration, Edits, Message, Symbol, Timestamp, Value
 
 DATA = t.encode_described(m.DATA, t.encode_binary(b"body"))
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.amqp import fast
-from tandem.amqp import performatives as p
-from tandem.amqp.types import (
+from tandembus.amqp import fast
+from tandembus.amqp import performatives as p
+from tandembus.amqp.types import (
     NULL,
     decode,
     encode,
@@ -23,7 +23,7 @@ from tandem.amqp.types import (
     encode_list,
     encode_uint,
 )
-from tandem.errors import EntityNotFoundError, ProtocolError
+from tandembus.errors import EntityNotFoundError, ProtocolError
 
 uints = st.one_of(st.integers(0, 300), st.integers(0, 2**32 - 1))
 booleans = st.one_of(st.none(), st.booleans())

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.amqp.connection import Role
-from tandem.amqp.events import Dispositions, LinkDetached, SessionEnded
-from tandem.amqp.performatives import (
+from tandembus.amqp.connection import Role
+from tandembus.amqp.events import Dispositions, LinkDetached, SessionEnded
+from tandembus.amqp.performatives import (
     ACCEPTED,
     RECEIVER,
     RELEASED,
@@ -20,7 +20,7 @@ from tandem.amqp.performatives import (
     Source,
     Target,
 )
-from tandem.errors import ArgumentError
+from tandembus.errors import ArgumentError
 from tests.conformance.amqp.peer import Disposition, Peer
 
 

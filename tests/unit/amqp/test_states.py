@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tandem.amqp import states as s
-from tandem.amqp.states import Action
+from tandembus.amqp import states as s
+from tandembus.amqp.states import Action
 
 FRAMES = set(range(0x10, 0x19))
 

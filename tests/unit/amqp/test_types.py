@@ -9,10 +9,10 @@ from uuid import UUID
 
 import pytest
 
-from tandem import limits
-from tandem.amqp import types as t
-from tandem.errors import ArgumentError, ProtocolError
-from tandem.model import Duration, Symbol, Timestamp
+from tandembus import limits
+from tandembus.amqp import types as t
+from tandembus.errors import ArgumentError, ProtocolError
+from tandembus.model import Duration, Symbol, Timestamp
 
 
 def hexed(text: str) -> bytes:

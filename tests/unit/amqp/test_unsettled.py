@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.amqp.unsettled import MASK, Unsettled, is_after, rows
+from tandembus.amqp.unsettled import MASK, Unsettled, is_after, rows
 
 
 def test_serial_numbers() -> None:

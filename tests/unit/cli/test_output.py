@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tandem.cli.output import confirm, print_pairs, print_rows, progress
-from tandem.errors import ArgumentError
+from tandembus.cli.output import confirm, print_pairs, print_rows, progress
+from tandembus.errors import ArgumentError
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = """
 import argparse
-from tandem.cli.output import print_rows, progress
+from tandembus.cli.output import print_rows, progress
 options = argparse.Namespace(json=False)
 with progress("working", 3) as step:
     step(3)
@@ -81,7 +81,7 @@ def test_long_work_in_a_pipe_says_how_far_it_is(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = iter([0.0, 1.0, 6.0, 6.0, 7.0])
-    monkeypatch.setattr("tandem.cli.output.time.monotonic", lambda: next(now))
+    monkeypatch.setattr("tandembus.cli.output.time.monotonic", lambda: next(now))
     with progress("sending", 1_000) as step:
         step(10)
         step(20)

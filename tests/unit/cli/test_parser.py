@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tandem.cli import GROUPS, codes, main, parser
-from tandem.cli.completion import Node, nodes, script
-from tandem.errors import (
+from tandembus.cli import GROUPS, codes, main, parser
+from tandembus.cli.completion import Node, nodes, script
+from tandembus.errors import (
     ArgumentError,
     ConnectionLostError,
     EntityExistsError,
@@ -195,8 +195,9 @@ def test_completion_has_every_command() -> None:
 def test_serve_needs_the_standard_library_alone() -> None:
     """Neither for its flags nor for the server itself."""
     code = (
-        "import sys; before = set(sys.modules); import tandem.cli; tandem.cli.parser(['serve']); "
-        "import tandem.app; print(*{name.partition('.')[0] for name in set(sys.modules) - before})"
+        "import sys; before = set(sys.modules); import tandembus.cli; "
+        "tandembus.cli.parser(['serve']); import tandembus.app; "
+        "print(*{name.partition('.')[0] for name in set(sys.modules) - before})"
     )
     loaded = subprocess.run(
         [sys.executable, "-c", code],
@@ -205,4 +206,4 @@ def test_serve_needs_the_standard_library_alone() -> None:
         text=True,
         check=True,
     ).stdout.split()
-    assert set(loaded) - set(sys.stdlib_module_names) <= {"tandem"}
+    assert set(loaded) - set(sys.stdlib_module_names) <= {"tandembus"}

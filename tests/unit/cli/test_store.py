@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tandem.cli import main
-from tandem.store.files import FileStore
+from tandembus.cli import main
+from tandembus.store.files import FileStore
 
 
 def _filled(folder: Path) -> Path:

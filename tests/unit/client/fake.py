@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
-from tandem.amqp import performatives as p
-from tandem.amqp.connection import Connection, Role
-from tandem.amqp.events import (
+from tandembus.amqp import performatives as p
+from tandembus.amqp.connection import Connection, Role
+from tandembus.amqp.events import (
     Dispositions,
     Event,
     LinkAttached,
@@ -18,9 +18,15 @@ from tandem.amqp.events import (
     LinkFlow,
     MessageReceived,
 )
-from tandem.amqp.link import Link
-from tandem.amqp.message import APPLICATION_PROPERTIES, PROPERTIES, VALUE, encode_message, sections
-from tandem.amqp.types import (
+from tandembus.amqp.link import Link
+from tandembus.amqp.message import (
+    APPLICATION_PROPERTIES,
+    PROPERTIES,
+    VALUE,
+    encode_message,
+    sections,
+)
+from tandembus.amqp.types import (
     NULL,
     Int,
     decode,
@@ -28,11 +34,11 @@ from tandem.amqp.types import (
     encode_composite,
     encode_described,
 )
-from tandem.client.addresses import ConnectionString
-from tandem.client.conversation import Conversation
-from tandem.client.pending import Pending, Task
-from tandem.clock import ManualClock
-from tandem.model import Symbol
+from tandembus.client.addresses import ConnectionString
+from tandembus.client.conversation import Conversation
+from tandembus.client.pending import Pending, Task
+from tandembus.clock import ManualClock
+from tandembus.model import Symbol
 
 T = TypeVar("T")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.client.addresses import ConnectionString, dead_letter_path, subscription_path
-from tandem.core import sas
-from tandem.errors import ArgumentError
+from tandembus.client.addresses import ConnectionString, dead_letter_path, subscription_path
+from tandembus.core import sas
+from tandembus.errors import ArgumentError
 
 KEYS = "SharedAccessKeyName=root;SharedAccessKey=top/secret+="
 

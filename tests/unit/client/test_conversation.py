@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from tandem.amqp import performatives as p
-from tandem.amqp.link import Link
-from tandem.client import operations
-from tandem.client.conversation import IDLE_TIMEOUT_MS, RENEW_MS, RETRY_RENEWAL_MS
-from tandem.client.pending import Task
-from tandem.client.receiving import ReceiverLink
-from tandem.client.sending import SenderLink
-from tandem.core import sas
-from tandem.errors import (
+from tandembus.amqp import performatives as p
+from tandembus.amqp.link import Link
+from tandembus.client import operations
+from tandembus.client.conversation import IDLE_TIMEOUT_MS, RENEW_MS, RETRY_RENEWAL_MS
+from tandembus.client.pending import Task
+from tandembus.client.receiving import ReceiverLink
+from tandembus.client.sending import SenderLink
+from tandembus.core import sas
+from tandembus.errors import (
     ConnectionLostError,
     EntityNotFoundError,
     NotAllowedError,

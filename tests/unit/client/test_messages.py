@@ -6,9 +6,9 @@ from uuid import UUID
 
 import pytest
 
-from tandem.amqp.message import AmqpMessage, batch_messages, encode_message
-from tandem.amqp.types import Described, Long, encode, encode_described
-from tandem.client.messages import (
+from tandembus.amqp.message import AmqpMessage, batch_messages, encode_message
+from tandembus.amqp.types import Described, Long, encode, encode_described
+from tandembus.client.messages import (
     BATCH,
     SINGLE,
     Batch,
@@ -19,9 +19,9 @@ from tandem.client.messages import (
     data_section,
     encoded,
 )
-from tandem.errors import NotAllowedError
-from tandem.limits import MAX_BATCH_MESSAGES
-from tandem.model import Timestamp
+from tandembus.errors import NotAllowedError
+from tandembus.limits import MAX_BATCH_MESSAGES
+from tandembus.model import Timestamp
 
 DATA, SEQUENCE, VALUE, FOOTER, ANNOTATIONS = 0x75, 0x76, 0x77, 0x78, 0x72
 

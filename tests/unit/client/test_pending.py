@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.client.pending import Cancelled, Pending, Task, Timers
+from tandembus.client.pending import Cancelled, Pending, Task, Timers
 
 
 def test_decided_once() -> None:

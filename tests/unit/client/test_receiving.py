@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.amqp import performatives as p
-from tandem.amqp.link import Link
-from tandem.amqp.message import encode_message
-from tandem.amqp.types import Long
-from tandem.client.messages import ReceivedMessage
-from tandem.client.operations import Settlement
-from tandem.client.receiving import (
+from tandembus.amqp import performatives as p
+from tandembus.amqp.link import Link
+from tandembus.amqp.message import encode_message
+from tandembus.amqp.types import Long
+from tandembus.client.messages import ReceivedMessage
+from tandembus.client.operations import Settlement
+from tandembus.client.receiving import (
     DRAIN_MS,
     NextSession,
     ReceiveMode,
     ReceiverLink,
 )
-from tandem.errors import (
+from tandembus.errors import (
     ArgumentError,
     ConnectionLostError,
     MessageLockLostError,
@@ -25,7 +25,7 @@ from tandem.errors import (
     PartlySettledError,
     SessionLockLostError,
 )
-from tandem.model import Symbol
+from tandembus.model import Symbol
 from tests.unit.client.fake import FakeBroker
 
 

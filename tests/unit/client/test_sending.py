@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.amqp import performatives as p
-from tandem.amqp.events import MessageReceived
-from tandem.amqp.message import AmqpMessage, batch_messages
-from tandem.client.messages import BATCH, OutgoingMessage
-from tandem.client.sending import SenderLink, SendReport
-from tandem.errors import (
+from tandembus.amqp import performatives as p
+from tandembus.amqp.events import MessageReceived
+from tandembus.amqp.message import AmqpMessage, batch_messages
+from tandembus.client.messages import BATCH, OutgoingMessage
+from tandembus.client.sending import SenderLink, SendReport
+from tandembus.errors import (
     ArgumentError,
     ConnectionLostError,
     MessageSizeExceededError,

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from tandem.core.sql import Context
-from tandem.model import NO_EDITS, Edits, MessageId, Millis, Value
+from tandembus.core.sql import Context
+from tandembus.model import NO_EDITS, Edits, MessageId, Millis, Value
 
 
 @dataclass(slots=True)

@@ -6,8 +6,8 @@ import base64
 
 import pytest
 
-from tandem.core import commands as c
-from tandem.core.access import (
+from tandembus.core import commands as c
+from tandembus.core.access import (
     Authority,
     Claims,
     Grant,
@@ -19,10 +19,10 @@ from tandem.core.access import (
     require,
     right_for,
 )
-from tandem.core.sas import parse, sign
-from tandem.errors import UnauthorizedError
-from tandem.model import NEVER
-from tandem.settings import AccessRight, AuthorizationRule, QueueSettings, SubscriptionSettings
+from tandembus.core.sas import parse, sign
+from tandembus.errors import UnauthorizedError
+from tandembus.model import NEVER
+from tandembus.settings import AccessRight, AuthorizationRule, QueueSettings, SubscriptionSettings
 
 NOW = 1_700_000_000_000
 SOON = NOW // 1000 + 60

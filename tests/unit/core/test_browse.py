@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.changes import Note, Noted
-from tandem.core.commands import Browse
-from tandem.core.state import State
-from tandem.core.tokens import PARTITION_SHIFT
-from tandem.errors import ArgumentError, EntityNotFoundError
-from tandem.limits import MAX_BROWSE
-from tandem.model import Edits
+from tandembus.changes import Note, Noted
+from tandembus.core.commands import Browse
+from tandembus.core.state import State
+from tandembus.core.tokens import PARTITION_SHIFT
+from tandembus.errors import ArgumentError, EntityNotFoundError
+from tandembus.limits import MAX_BROWSE
+from tandembus.model import Edits
 from tests.unit.core.world import HOUR, World, facts, message, numbers, states
 
 

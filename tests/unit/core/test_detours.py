@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tandem.changes import Delayed, Reactivated, Return
-from tandem.core.commands import (
+from tandembus.changes import Delayed, Reactivated, Return
+from tandembus.core.commands import (
     Browse,
     CancelScheduled,
     CountSessions,
@@ -15,9 +15,9 @@ from tandem.core.commands import (
     Disposition,
     Reactivate,
 )
-from tandem.core.effects import SessionCounts
-from tandem.core.state import State
-from tandem.errors import (
+from tandembus.core.effects import SessionCounts
+from tandembus.core.state import State
+from tandembus.errors import (
     ArgumentError,
     MessageLockLostError,
     MessageNotFoundError,
@@ -25,9 +25,9 @@ from tandem.errors import (
     SessionCannotBeLockedError,
     SessionLockLostError,
 )
-from tandem.limits import MAX_ABANDON_DELAY_MS, MAX_RECEIVE_BY_NUMBER
-from tandem.model import Edits
-from tandem.settings import PrioritySettings
+from tandembus.limits import MAX_ABANDON_DELAY_MS, MAX_RECEIVE_BY_NUMBER
+from tandembus.model import Edits
+from tandembus.settings import PrioritySettings
 from tests.unit.core.world import HOUR, MINUTE, SECOND, World, numbers, settling, states
 
 

@@ -6,11 +6,11 @@ from uuid import UUID
 
 import pytest
 
-from tandem import limits
-from tandem.changes import Note, Noted
-from tandem.core.commands import Declare, Discharge
-from tandem.core.duplicates import Duplicates, duplicate_key
-from tandem.errors import ArgumentError, MessageSizeExceededError
+from tandembus import limits
+from tandembus.changes import Note, Noted
+from tandembus.core.commands import Declare, Discharge
+from tandembus.core.duplicates import Duplicates, duplicate_key
+from tandembus.errors import ArgumentError, MessageSizeExceededError
 from tests.unit.core.world import MINUTE, SECOND, World, message
 
 

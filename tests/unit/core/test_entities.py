@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tandem import limits
-from tandem.changes import EntityKind
-from tandem.core.commands import (
+from tandembus import limits
+from tandembus.changes import EntityKind
+from tandembus.core.commands import (
     NEXT_SESSION,
     Attach,
     Browse,
@@ -24,7 +24,7 @@ from tandem.core.commands import (
     Remark,
     UpdateEntity,
 )
-from tandem.errors import (
+from tandembus.errors import (
     ArgumentError,
     EntityDisabledError,
     EntityExistsError,
@@ -33,7 +33,7 @@ from tandem.errors import (
     NotAllowedError,
     QuotaExceededError,
 )
-from tandem.settings import (
+from tandembus.settings import (
     EntityStatus,
     PrioritySettings,
     QueueSettings,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.core.commands import Disposition
-from tandem.core.state import State
-from tandem.errors import MessageLockLostError
-from tandem.model import Edits
+from tandembus.core.commands import Disposition
+from tandembus.core.state import State
+from tandembus.errors import MessageLockLostError
+from tandembus.model import Edits
 from tests.unit.core.world import HOUR, MINUTE, SECOND, World, settling, states
 
 DEAD = "q/$DeadLetterQueue"

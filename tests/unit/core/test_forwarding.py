@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from tandem.core.commands import Loaded
-from tandem.core.effects import Load
-from tandem.errors import ArgumentError, EntityNotFoundError
-from tandem.limits import MAX_FORWARD_HOPS
-from tandem.settings import EntityStatus
+from tandembus.core.commands import Loaded
+from tandembus.core.effects import Load
+from tandembus.errors import ArgumentError, EntityNotFoundError
+from tandembus.limits import MAX_FORWARD_HOPS
+from tandembus.settings import EntityStatus
 from tests.unit.core.world import HOUR, MINUTE, SECOND, World, heavy, rule
 
 ROOMY_KB = 102_400

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from tandem.core import jwt
-from tandem.core.access import Authority, Grant, Policy, Right, Secret
-from tandem.core.jwt import AUDIENCE, SKEW_MS, JwtTrust, RsaKey
-from tandem.errors import ArgumentError, UnauthorizedError
+from tandembus.core import jwt
+from tandembus.core.access import Authority, Grant, Policy, Right, Secret
+from tandembus.core.jwt import AUDIENCE, SKEW_MS, JwtTrust, RsaKey
+from tandembus.errors import ArgumentError, UnauthorizedError
 
 NOW = 1_700_000_000_000
 NOW_S = NOW // 1000

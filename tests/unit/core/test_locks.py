@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.changes import Mode
-from tandem.core.commands import Disposition, Flow, Renew
-from tandem.core.state import State
-from tandem.errors import ArgumentError, MessageLockLostError, NotAllowedError
-from tandem.limits import DEFAULT_LOCK_MS, DEFAULT_MAX_DELIVERY_COUNT, MAX_LOCK_MS
+from tandembus.changes import Mode
+from tandembus.core.commands import Disposition, Flow, Renew
+from tandembus.core.state import State
+from tandembus.errors import ArgumentError, MessageLockLostError, NotAllowedError
+from tandembus.limits import DEFAULT_LOCK_MS, DEFAULT_MAX_DELIVERY_COUNT, MAX_LOCK_MS
 from tests.unit.core.world import (
     MINUTE,
     SECOND,

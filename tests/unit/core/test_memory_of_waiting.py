@@ -7,9 +7,9 @@ import tracemalloc
 
 import pytest
 
-from tandem.core.commands import CreateQueue, Send
-from tandem.core.namespace import Namespace
-from tandem.settings import PrioritySettings, QueueSettings
+from tandembus.core.commands import CreateQueue, Send
+from tandembus.core.namespace import Namespace
+from tandembus.settings import PrioritySettings, QueueSettings
 from tests.unit.core.world import START, message
 
 COUNT = 8_000

@@ -6,19 +6,19 @@ from itertools import pairwise
 
 import pytest
 
-from tandem.core.commands import Declare, DeleteMessages, Discharge, Disposition
-from tandem.core.state import State
-from tandem.core.tokens import COUNT_MASK, PARTITION_SHIFT
-from tandem.errors import (
+from tandembus.core.commands import Declare, DeleteMessages, Discharge, Disposition
+from tandembus.core.state import State
+from tandembus.core.tokens import COUNT_MASK, PARTITION_SHIFT
+from tandembus.errors import (
     EntityDisabledError,
     MessageLockLostError,
     MessageSizeExceededError,
     NotAllowedError,
     QuotaExceededError,
 )
-from tandem.limits import MAX_PARTITIONS
-from tandem.model import Timestamp
-from tandem.settings import EntityStatus
+from tandembus.limits import MAX_PARTITIONS
+from tandembus.model import Timestamp
+from tandembus.settings import EntityStatus
 from tests.unit.core.world import (
     HOUR,
     MINUTE,

@@ -3,11 +3,11 @@ client's, so no test here is marked as its proof."""
 
 from __future__ import annotations
 
-from tandem.changes import Note, Noted
-from tandem.core.commands import Declare, Discharge
-from tandem.errors import EntityDisabledError, EntityNotFoundError
-from tandem.model import PING_CONTENT_TYPE
-from tandem.settings import EntityStatus
+from tandembus.changes import Note, Noted
+from tandembus.core.commands import Declare, Discharge
+from tandembus.errors import EntityDisabledError, EntityNotFoundError
+from tandembus.model import PING_CONTENT_TYPE
+from tandembus.settings import EntityStatus
 from tests.unit.core.world import SECOND, World, facts, message
 
 PING = message(None, content_type=PING_CONTENT_TYPE, ttl_ms=SECOND)

@@ -6,14 +6,19 @@ from typing import Any
 
 import pytest
 
-from tandem import limits
-from tandem.changes import CursorMoved, Removal, Removed
-from tandem.core.commands import Advance, DropCursor, MoveCursor, OpenTap, Scan, Survey
-from tandem.core.positions import Extent, Lie, Rows, Stretch
-from tandem.core.table import CHUNK
-from tandem.core.tokens import PARTITION_SHIFT
-from tandem.errors import ArgumentError, MessageLockLostError, NotAllowedError, QuotaExceededError
-from tandem.model import NEVER, Edits
+from tandembus import limits
+from tandembus.changes import CursorMoved, Removal, Removed
+from tandembus.core.commands import Advance, DropCursor, MoveCursor, OpenTap, Scan, Survey
+from tandembus.core.positions import Extent, Lie, Rows, Stretch
+from tandembus.core.table import CHUNK
+from tandembus.core.tokens import PARTITION_SHIFT
+from tandembus.errors import (
+    ArgumentError,
+    MessageLockLostError,
+    NotAllowedError,
+    QuotaExceededError,
+)
+from tandembus.model import NEVER, Edits
 from tests.unit.core.world import HOUR, MINUTE, SECOND, World
 
 DEAD = "q/$DeadLetterQueue"

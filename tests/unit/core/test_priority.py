@@ -16,9 +16,9 @@ from random import Random
 
 import pytest
 
-from tandem.core.commands import ChangePriority
-from tandem.errors import ArgumentError, MessageNotFoundError
-from tandem.settings import PrioritySettings
+from tandembus.core.commands import ChangePriority
+from tandembus.errors import ArgumentError, MessageNotFoundError
+from tandembus.settings import PrioritySettings
 from tests.unit.core.world import HOUR, MINUTE, SECOND, World, message, numbers, rule
 
 HEADER = PrioritySettings()

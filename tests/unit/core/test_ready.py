@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from tandem.core.ready import Ready
-from tandem.core.state import State
-from tandem.core.table import Chunk, Table
+from tandembus.core.ready import Ready
+from tandembus.core.state import State
+from tandembus.core.table import Chunk, Table
 
 WAITING, LOCKED = int(State.WAITING), int(State.LOCKED)
 

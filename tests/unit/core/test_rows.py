@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem.core.commands import Disposition, Flow, Send, Settle
-from tandem.errors import (
+from tandembus.core.commands import Disposition, Flow, Send, Settle
+from tandembus.errors import (
     MessageLockLostError,
     MessageSizeExceededError,
     QuotaExceededError,
     Refused,
 )
-from tandem.limits import KIB
-from tandem.settings import PrioritySettings
+from tandembus.limits import KIB
+from tandembus.settings import PrioritySettings
 from tests.unit.core.world import World, message
 
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from tandem.core.rules import (
+from tandembus.core.rules import (
     CorrelationFilter,
     FalseFilter,
     Rule,
@@ -20,9 +20,9 @@ from tandem.core.rules import (
     TrueFilter,
     default_rule,
 )
-from tandem.core.sql import Context
-from tandem.errors import ArgumentError, EntityExistsError, EntityNotFoundError, FilterError
-from tandem.model import NO_EDITS, Duration, Edits, Symbol, Timestamp, Value
+from tandembus.core.sql import Context
+from tandembus.errors import ArgumentError, EntityExistsError, EntityNotFoundError, FilterError
+from tandembus.model import NO_EDITS, Duration, Edits, Symbol, Timestamp, Value
 from tests.unit.core.sql_sample import SampleMessage, context_of
 
 

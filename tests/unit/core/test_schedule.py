@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.core.commands import CancelScheduled
-from tandem.core.state import State
-from tandem.core.tokens import PARTITION_SHIFT
-from tandem.errors import MessageNotFoundError
-from tandem.settings import PrioritySettings
+from tandembus.core.commands import CancelScheduled
+from tandembus.core.state import State
+from tandembus.core.tokens import PARTITION_SHIFT
+from tandembus.errors import MessageNotFoundError
+from tandembus.settings import PrioritySettings
 from tests.unit.core.world import HOUR, MINUTE, SECOND, World, message, numbers, rule, states
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.changes import Mode
-from tandem.core.commands import (
+from tandembus.changes import Mode
+from tandembus.core.commands import (
     NEXT_SESSION,
     Attach,
     Disposition,
@@ -15,8 +15,8 @@ from tandem.core.commands import (
     RenewSession,
     SetSessionState,
 )
-from tandem.core.state import State
-from tandem.errors import (
+from tandembus.core.state import State
+from tandembus.errors import (
     ArgumentError,
     MessageLockLostError,
     MessageNotFoundError,
@@ -26,7 +26,7 @@ from tandem.errors import (
     SessionCannotBeLockedError,
     SessionLockLostError,
 )
-from tandem.limits import MAX_SESSION_STATE
+from tandembus.limits import MAX_SESSION_STATE
 from tests.unit.core.world import HOUR, MINUTE, SECOND, World, numbers, settling, states
 
 LOST = (MessageLockLostError, SessionLockLostError)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.changes import Mode
-from tandem.core.commands import DeleteMessages, Disposition
-from tandem.core.state import State
-from tandem.errors import (
+from tandembus.changes import Mode
+from tandembus.core.commands import DeleteMessages, Disposition
+from tandembus.core.state import State
+from tandembus.errors import (
     ArgumentError,
     MessageLockLostError,
     MessageNotFoundError,
     NotAllowedError,
 )
-from tandem.limits import MAX_BATCH_DELETE
-from tandem.model import Edits
+from tandembus.limits import MAX_BATCH_DELETE
+from tandembus.model import Edits
 from tests.unit.core.world import (
     HOUR,
     MINUTE,

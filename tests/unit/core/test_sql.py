@@ -8,10 +8,10 @@ from uuid import UUID
 
 import pytest
 
-from tandem.core.sql import Context, compile_action, compile_filter
-from tandem.errors import ArgumentError, FilterError
-from tandem.limits import MAX_PROPERTY_VALUE
-from tandem.model import Duration, Edits, Symbol, Timestamp, Value
+from tandembus.core.sql import Context, compile_action, compile_filter
+from tandembus.errors import ArgumentError, FilterError
+from tandembus.limits import MAX_PROPERTY_VALUE
+from tandembus.model import Duration, Edits, Symbol, Timestamp, Value
 from tests.unit.core.sql_sample import SampleMessage, context_of
 
 

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from tandem.core import state as table
-from tandem.core.state import TRANSITIONS, State, Trigger, after
+from tandembus.core import state as table
+from tandembus.core.state import TRANSITIONS, State, Trigger, after
 
 LEGAL = """
     WAITING          lock    LOCKED

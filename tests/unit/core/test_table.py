@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from tandem.core.packing import Reader, Writer
-from tandem.core.state import State
-from tandem.core.table import CHUNK, Table
-from tandem.model import NEVER
+from tandembus.core.packing import Reader, Writer
+from tandembus.core.state import State
+from tandembus.core.table import CHUNK, Table
+from tandembus.model import NEVER
 
 WAITING = int(State.WAITING)
 

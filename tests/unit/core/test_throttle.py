@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem.changes import Enqueued
-from tandem.core.access import Authority, Claims, Grant, Policy, Right, Secret
-from tandem.core.commands import Declare, Discharge, Send
-from tandem.core.jwt import Jwt
-from tandem.core.throttle import Buckets
-from tandem.errors import EntityDisabledError, ThrottledError
-from tandem.model import NEVER, PING_CONTENT_TYPE
-from tandem.settings import EntityStatus, Rate, RateSettings
+from tandembus.changes import Enqueued
+from tandembus.core.access import Authority, Claims, Grant, Policy, Right, Secret
+from tandembus.core.commands import Declare, Discharge, Send
+from tandembus.core.jwt import Jwt
+from tandembus.core.throttle import Buckets
+from tandembus.errors import EntityDisabledError, ThrottledError
+from tandembus.model import NEVER, PING_CONTENT_TYPE
+from tandembus.settings import EntityStatus, Rate, RateSettings
 from tests.unit.core.world import MINUTE, SECOND, World, message
 
 TEN = RateSettings(entity=Rate(10))

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tandem import limits
-from tandem.changes import Note, Noted
-from tandem.core.commands import (
+from tandembus import limits
+from tandembus.changes import Note, Noted
+from tandembus.core.commands import (
     AddRule,
     Attach,
     CreateSubscription,
     RemoveRule,
     UpdateRule,
 )
-from tandem.core.rules import CorrelationFilter, FalseFilter, Rule, TrueFilter
-from tandem.errors import (
+from tandembus.core.rules import CorrelationFilter, FalseFilter, Rule, TrueFilter
+from tandembus.errors import (
     ArgumentError,
     EntityExistsError,
     EntityNotFoundError,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tandem import limits
-from tandem.core.commands import Declare, Discharge, Disposition
-from tandem.core.state import State
-from tandem.errors import (
+from tandembus import limits
+from tandembus.core.commands import Declare, Discharge, Disposition
+from tandembus.core.state import State
+from tandembus.errors import (
     ArgumentError,
     EntityDisabledError,
     EntityNotFoundError,
@@ -17,8 +17,8 @@ from tandem.errors import (
     QuotaExceededError,
     Refused,
 )
-from tandem.model import Edits
-from tandem.settings import EntityStatus
+from tandembus.model import Edits
+from tandembus.settings import EntityStatus
 from tests.unit.core.world import MINUTE, World, facts, heavy, message, settling, states
 
 ROOMY_KB = 102_400

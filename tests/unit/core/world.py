@@ -17,9 +17,9 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from tandem.amqp.message import DATA, AmqpMessage, edited, encode_message, sections
-from tandem.changes import Change, Enqueued, Mode, decode_edits
-from tandem.core.commands import (
+from tandembus.amqp.message import DATA, AmqpMessage, edited, encode_message, sections
+from tandembus.changes import Change, Enqueued, Mode, decode_edits
+from tandembus.core.commands import (
     NEXT_SESSION,
     AddRule,
     Attach,
@@ -41,8 +41,8 @@ from tandem.core.commands import (
     Settle,
     UpdateEntity,
 )
-from tandem.core.cursors import Cursors
-from tandem.core.effects import (
+from tandembus.core.cursors import Cursors
+from tandembus.core.effects import (
     Attached,
     Deliver,
     Delivery,
@@ -51,13 +51,13 @@ from tandem.core.effects import (
     Outcome,
     SessionGranted,
 )
-from tandem.core.namespace import Namespace
-from tandem.core.queue import Queue
-from tandem.core.rules import Rule, RuleFilter, SqlAction, SqlFilter
-from tandem.core.state import State
-from tandem.errors import Refused
-from tandem.model import Edits, Message, Millis, Value
-from tandem.settings import QueueSettings, SubscriptionSettings, TopicSettings
+from tandembus.core.namespace import Namespace
+from tandembus.core.queue import Queue
+from tandembus.core.rules import Rule, RuleFilter, SqlAction, SqlFilter
+from tandembus.core.state import State
+from tandembus.errors import Refused
+from tandembus.model import Edits, Message, Millis, Value
+from tandembus.settings import QueueSettings, SubscriptionSettings, TopicSettings
 
 START: Final = 1_700_000_000_000
 SECOND: Final = 1_000

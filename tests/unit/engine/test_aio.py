@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from tandem.changes import Mode
-from tandem.clock import ManualClock
-from tandem.core.commands import Attach, CreateQueue, DeleteEntity, Flow, Send
-from tandem.core.effects import Deliver, Effect
-from tandem.engine.aio import AsyncEngine
-from tandem.engine.engine import Tuning
-from tandem.errors import EntityNotFoundError, ServerBusyError, StoreError
-from tandem.limits import KIB
-from tandem.settings import QueueSettings
-from tandem.store.api import Store
-from tandem.store.files import FileStore
-from tandem.store.memory import MemoryStore
+from tandembus.changes import Mode
+from tandembus.clock import ManualClock
+from tandembus.core.commands import Attach, CreateQueue, DeleteEntity, Flow, Send
+from tandembus.core.effects import Deliver, Effect
+from tandembus.engine.aio import AsyncEngine
+from tandembus.engine.engine import Tuning
+from tandembus.errors import EntityNotFoundError, ServerBusyError, StoreError
+from tandembus.limits import KIB
+from tandembus.settings import QueueSettings
+from tandembus.store.api import Store
+from tandembus.store.files import FileStore
+from tandembus.store.memory import MemoryStore
 from tests.unit.engine.world import FaultyStore, Plain
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tandem.changes import Mode
-from tandem.clock import ManualClock
-from tandem.core.commands import (
+from tandembus.changes import Mode
+from tandembus.clock import ManualClock
+from tandembus.core.commands import (
     Attach,
     CreateQueue,
     DeleteEntity,
@@ -17,13 +17,13 @@ from tandem.core.commands import (
     Send,
     Settle,
 )
-from tandem.core.effects import Effect, LinkClosed
-from tandem.engine.blocking import BlockingEngine, open_engine
-from tandem.engine.engine import Tuning
-from tandem.errors import EntityNotFoundError, Refused, StoreError, StoreInUseError
-from tandem.limits import KIB
-from tandem.settings import QueueSettings
-from tandem.store.files import FileStore
+from tandembus.core.effects import Effect, LinkClosed
+from tandembus.engine.blocking import BlockingEngine, open_engine
+from tandembus.engine.engine import Tuning
+from tandembus.errors import EntityNotFoundError, Refused, StoreError, StoreInUseError
+from tandembus.limits import KIB
+from tandembus.settings import QueueSettings
+from tandembus.store.files import FileStore
 from tests.unit.engine.world import FaultyStore, Plain
 
 

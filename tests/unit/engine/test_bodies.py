@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tandem.engine.bodies import LARGEST, NOWHERE, PAGE, Bodies, size_class
+from tandembus.engine.bodies import LARGEST, NOWHERE, PAGE, Bodies, size_class
 
 
 def load(parts: list[bytearray]) -> Bodies:

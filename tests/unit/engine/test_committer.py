@@ -8,8 +8,8 @@ from queue import SimpleQueue
 
 import pytest
 
-from tandem.clock import Clock, ManualClock
-from tandem.engine.committer import (
+from tandembus.clock import Clock, ManualClock
+from tandembus.engine.committer import (
     SMALL_BYTES,
     Committer,
     Done,
@@ -18,10 +18,10 @@ from tandem.engine.committer import (
     SteppedLane,
     ThreadLane,
 )
-from tandem.engine.metrics import Metrics
-from tandem.errors import StoreError
-from tandem.store.api import GROUP_HEADER, Buffer
-from tandem.store.memory import MemoryStore
+from tandembus.engine.metrics import Metrics
+from tandembus.errors import StoreError
+from tandembus.store.api import GROUP_HEADER, Buffer
+from tandembus.store.memory import MemoryStore
 
 
 def test_a_thread_reports_in_the_owners_thread_in_order() -> None:

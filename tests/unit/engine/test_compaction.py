@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tandem.core.commands import Send
-from tandem.core.state import State
-from tandem.engine.engine import LATE_READ_MS, Tuning
-from tandem.errors import ArgumentError
-from tandem.limits import KIB
-from tandem.store.api import Store
-from tandem.store.files import FileStore
-from tandem.store.memory import MemoryStore
+from tandembus.core.commands import Send
+from tandembus.core.state import State
+from tandembus.engine.engine import LATE_READ_MS, Tuning
+from tandembus.errors import ArgumentError
+from tandembus.limits import KIB
+from tandembus.store.api import Store
+from tandembus.store.files import FileStore
+from tandembus.store.memory import MemoryStore
 from tests.unit.engine.world import Plain, World
 
 SEGMENT = 32 * KIB

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.changes import Delivered, Enqueued, Mode, Removed, Started
-from tandem.core.commands import (
+from tandembus.changes import Delivered, Enqueued, Mode, Removed, Started
+from tandembus.core.commands import (
     Browse,
     CreateQueue,
     Declare,
@@ -17,10 +17,10 @@ from tandem.core.commands import (
     Settle,
     UpdateEntity,
 )
-from tandem.core.effects import Deliver
-from tandem.engine.engine import LATE_READ_MS, RIDE_ALONG_MS, Tuning
-from tandem.engine.recovery import recover
-from tandem.errors import (
+from tandembus.core.effects import Deliver
+from tandembus.engine.engine import LATE_READ_MS, RIDE_ALONG_MS, Tuning
+from tandembus.engine.recovery import recover
+from tandembus.errors import (
     CorruptLogError,
     EntityNotFoundError,
     MessageLockLostError,
@@ -29,11 +29,11 @@ from tandem.errors import (
     ServerBusyError,
     StoreError,
 )
-from tandem.limits import KIB
-from tandem.model import NEVER
-from tandem.settings import QueueSettings
-from tandem.store.memory import MemoryStore
-from tandem.store.records import decode_group
+from tandembus.limits import KIB
+from tandembus.model import NEVER
+from tandembus.settings import QueueSettings
+from tandembus.store.memory import MemoryStore
+from tandembus.store.records import decode_group
 from tests.unit.engine.world import FaultyStore, Plain, World
 
 

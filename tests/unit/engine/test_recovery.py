@@ -6,16 +6,16 @@ import random
 
 import pytest
 
-from tandem.clock import ManualClock
-from tandem.core.commands import Disposition, Send, Settle
-from tandem.core.namespace import Namespace
-from tandem.engine import index
-from tandem.engine.engine import Tuning
-from tandem.engine.recovery import recover
-from tandem.errors import StoreError
-from tandem.limits import KIB
-from tandem.store.api import Store
-from tandem.store.memory import MemoryStore
+from tandembus.clock import ManualClock
+from tandembus.core.commands import Disposition, Send, Settle
+from tandembus.core.namespace import Namespace
+from tandembus.engine import index
+from tandembus.engine.engine import Tuning
+from tandembus.engine.recovery import recover
+from tandembus.errors import StoreError
+from tandembus.limits import KIB
+from tandembus.store.api import Store
+from tandembus.store.memory import MemoryStore
 from tests.unit.engine.world import Plain, World
 
 SMALL = Tuning(segment_bytes=32 * KIB, move_bytes=4 * KIB, group_bytes=8 * KIB, cache_bytes=0)

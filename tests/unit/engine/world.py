@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tandem.changes import Mode
-from tandem.clock import ManualClock
-from tandem.core.commands import (
+from tandembus.changes import Mode
+from tandembus.clock import ManualClock
+from tandembus.core.commands import (
     Attach,
     Command,
     CreateQueue,
@@ -18,15 +18,15 @@ from tandem.core.commands import (
     Send,
     Settle,
 )
-from tandem.core.effects import Deliver, Delivery, Effect
-from tandem.engine.committer import SteppedLane
-from tandem.engine.engine import Engine, Reply, Tuning
-from tandem.engine.recovery import Recovered, recover
-from tandem.errors import Refused, StoreError
-from tandem.model import MessageId, Millis, Value
-from tandem.settings import QueueSettings
-from tandem.store.api import Buffer, Store
-from tandem.store.memory import MemoryStore
+from tandembus.core.effects import Deliver, Delivery, Effect
+from tandembus.engine.committer import SteppedLane
+from tandembus.engine.engine import Engine, Reply, Tuning
+from tandembus.engine.recovery import Recovered, recover
+from tandembus.errors import Refused, StoreError
+from tandembus.model import MessageId, Millis, Value
+from tandembus.settings import QueueSettings
+from tandembus.store.api import Buffer, Store
+from tandembus.store.memory import MemoryStore
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tandem.errors import CorruptLogError, StoreError
-from tandem.journal.follow import Dropped, Follower, durable_end
-from tandem.store.files import FileStore
-from tandem.store.segment import HEADER
+from tandembus.errors import CorruptLogError, StoreError
+from tandembus.journal.follow import Dropped, Follower, durable_end
+from tandembus.store.files import FileStore
+from tandembus.store.segment import HEADER
 
 SMALL = 64 * 1024
 

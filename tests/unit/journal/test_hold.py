@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tandem.journal.hold import Hold
-from tandem.limits import DISK_FREE_MIN_BYTES, MAX_HOLD_BYTES, MAX_HOLD_MS
-from tandem.store.files import FileStore
+from tandembus.journal.hold import Hold
+from tandembus.limits import DISK_FREE_MIN_BYTES, MAX_HOLD_BYTES, MAX_HOLD_MS
+from tandembus.store.files import FileStore
 from tests.crash.recording_disk import RecordingDisk
 
 SMALL = 64 * 1024
@@ -87,8 +87,8 @@ def test_none_counts_while_the_disk_is_nearly_full() -> None:
     """The broker's own life goes first."""
     disk = RecordingDisk()
     store = filled("data", disk)
-    from tandem.store.segment import Hold as Wish
-    from tandem.store.segment import pack_hold
+    from tandembus.store.segment import Hold as Wish
+    from tandembus.store.segment import pack_hold
 
     disk.create("data/journal-1.hold").pwrite([pack_hold(Wish(0, 1 << 50, 1 << 50))], 0)
     assert drop(store) == 0

@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.amqp.message import AmqpMessage, encode_message
-from tandem.journal.message_ids import find_message_ids
+from tandembus.amqp.message import AmqpMessage, encode_message
+from tandembus.journal.message_ids import find_message_ids
 
 ids = st.one_of(
     st.none(),

@@ -13,8 +13,8 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.amqp.message import AmqpMessage, encode_message, sections
-from tandem.amqp.types import (
+from tandembus.amqp.message import AmqpMessage, encode_message, sections
+from tandembus.amqp.types import (
     Char,
     Float,
     Int,
@@ -29,9 +29,9 @@ from tandem.amqp.types import (
     encode_string,
     encode_symbol,
 )
-from tandem.model import Duration, Symbol, Timestamp, Value
-from tandem.pairing import wire
-from tandem.pairing.aliases import (
+from tandembus.model import Duration, Symbol, Timestamp, Value
+from tandembus.pairing import wire
+from tandembus.pairing.aliases import (
     ALIASES,
     PATH,
     SCHEDULED_TIME,

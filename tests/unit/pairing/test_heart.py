@@ -7,10 +7,10 @@ from datetime import timedelta
 import pytest
 from azure.servicebus import exceptions as sdk
 
-from tandem.clock import ManualClock
-from tandem.model import NEVER
-from tandem.pairing.failures import BacklogUnavailableError
-from tandem.pairing.heart import (
+from tandembus.clock import ManualClock
+from tandembus.model import NEVER
+from tandembus.pairing.failures import BacklogUnavailableError
+from tandembus.pairing.heart import (
     GATE_MS,
     BacklogChanged,
     BacklogQueue,
@@ -19,7 +19,7 @@ from tandem.pairing.heart import (
     Health,
     Heart,
 )
-from tandem.pairing.options import PairingOptions
+from tandembus.pairing.options import PairingOptions
 
 DOWN = sdk.ServiceBusConnectionError()
 MINUTE = 60_000

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from tandem.pairing.ledger import Formula, Ledger, Operations
+from tandembus.pairing.ledger import Formula, Ledger, Operations
 
 
 @pytest.mark.req("N11")

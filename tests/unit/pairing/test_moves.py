@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.pairing.aliases import Restored, Stamp
-from tandem.pairing.moves import STALE_MS, Elsewhere, Flow, Hand, Holds, Item, Seen
+from tandembus.pairing.aliases import Restored, Stamp
+from tandembus.pairing.moves import STALE_MS, Elsewhere, Flow, Hand, Holds, Item, Seen
 
 
 def item(number: int, session: str | None = None, path: str = "q", since_ms: int = 0) -> Item:

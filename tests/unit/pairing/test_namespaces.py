@@ -6,8 +6,8 @@ import ssl
 
 import pytest
 
-from tandem.errors import ArgumentError
-from tandem.pairing.namespaces import Namespace
+from tandembus.errors import ArgumentError
+from tandembus.pairing.namespaces import Namespace
 
 PLAIN = "Endpoint=sb://here;SharedAccessKeyName=a;SharedAccessKey=b"
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from azure.servicebus import exceptions as sdk
 
-from tandem.clock import ManualClock
-from tandem.pairing.heart import Health, Heart
-from tandem.pairing.ledger import Ledger
-from tandem.pairing.options import PairingOptions, Probe
-from tandem.pairing.probing import probe
-from tandem.pairing.sending import run_blocking
+from tandembus.clock import ManualClock
+from tandembus.pairing.heart import Health, Heart
+from tandembus.pairing.ledger import Ledger
+from tandembus.pairing.options import PairingOptions, Probe
+from tandembus.pairing.probing import probe
+from tandembus.pairing.sending import run_blocking
 
 
 class Client:

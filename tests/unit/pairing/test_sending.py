@@ -13,14 +13,14 @@ from azure.servicebus import exceptions as sdk
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
-from tandem.amqp.message import AmqpMessage
-from tandem.clock import ManualClock
-from tandem.pairing import wire
-from tandem.pairing.failures import BacklogMessageSizeError, BacklogUnavailableError
-from tandem.pairing.heart import BacklogQueue, Health, Heart
-from tandem.pairing.ledger import Ledger
-from tandem.pairing.options import PairingOptions
-from tandem.pairing.sending import Course, run_async, run_blocking
+from tandembus.amqp.message import AmqpMessage
+from tandembus.clock import ManualClock
+from tandembus.pairing import wire
+from tandembus.pairing.failures import BacklogMessageSizeError, BacklogUnavailableError
+from tandembus.pairing.heart import BacklogQueue, Health, Heart
+from tandembus.pairing.ledger import Ledger
+from tandembus.pairing.options import PairingOptions
+from tandembus.pairing.sending import Course, run_async, run_blocking
 
 DOWN = sdk.ServiceBusConnectionError()
 

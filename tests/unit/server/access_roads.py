@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from tandem.amqp import performatives as p
-from tandem.amqp.message import encode_message
-from tandem.core import commands as c
-from tandem.core.rules import Rule, TrueFilter
-from tandem.errors import Refused, UnauthorizedError
-from tandem.model import Symbol, Timestamp
-from tandem.settings import PrioritySettings, QueueSettings, SubscriptionSettings, TopicSettings
+from tandembus.amqp import performatives as p
+from tandembus.amqp.message import encode_message
+from tandembus.core import commands as c
+from tandembus.core.rules import Rule, TrueFilter
+from tandembus.errors import Refused, UnauthorizedError
+from tandembus.model import Symbol, Timestamp
+from tandembus.settings import PrioritySettings, QueueSettings, SubscriptionSettings, TopicSettings
 from tests.unit.server.access_world import OF_SESSION, OTHER, PAYLOAD, Role, World
 from tests.unit.server.desk import encode_request, longs, uuids
 from tests.unit.server.visitor import UNAUTHORIZED, Refusal, Visitor

@@ -16,18 +16,18 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from tandem.admin.api import AdminApi
-from tandem.amqp.message import AmqpMessage, encode_message
-from tandem.clock import ManualClock
-from tandem.core import commands as c
-from tandem.core.access import Claims, Policy, Right, Secret
-from tandem.core.effects import Deliver, Delivery, Effect
-from tandem.core.sas import sign
-from tandem.server.broker import Broker
-from tandem.server.listener import Listener
-from tandem.server.namespaces import Directory
-from tandem.settings import AccessRight, AuthorizationRule, QueueSettings, TopicSettings
-from tandem.store.memory import MemoryStore
+from tandembus.admin.api import AdminApi
+from tandembus.amqp.message import AmqpMessage, encode_message
+from tandembus.clock import ManualClock
+from tandembus.core import commands as c
+from tandembus.core.access import Claims, Policy, Right, Secret
+from tandembus.core.effects import Deliver, Delivery, Effect
+from tandembus.core.sas import sign
+from tandembus.server.broker import Broker
+from tandembus.server.listener import Listener
+from tandembus.server.namespaces import Directory
+from tandembus.settings import AccessRight, AuthorizationRule, QueueSettings, TopicSettings
+from tandembus.store.memory import MemoryStore
 from tests.unit.server.visitor import Refusal, Visitor
 
 LIFE_S = 30

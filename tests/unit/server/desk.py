@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from tandem.amqp.message import (
+from tandembus.amqp.message import (
     APPLICATION_PROPERTIES,
     MESSAGE_ANNOTATIONS,
     PROPERTIES,
@@ -19,7 +19,7 @@ from tandem.amqp.message import (
     edited,
     sections,
 )
-from tandem.amqp.types import (
+from tandembus.amqp.types import (
     NULL,
     Array,
     Int,
@@ -31,20 +31,20 @@ from tandem.amqp.types import (
     encode_map,
     encode_symbol,
 )
-from tandem.changes import Mode, decode_edits
-from tandem.clock import ManualClock
-from tandem.core.access import Claims, everything
-from tandem.core.commands import Attach, Command, CreateQueue, Flow, Send
-from tandem.core.effects import Deliver, Delivery, Effect
-from tandem.core.namespace import Namespace
-from tandem.core.state import State
-from tandem.engine.aio import AsyncEngine
-from tandem.model import Message, Millis, Timestamp
-from tandem.server import management
-from tandem.server.requests import parse_request
-from tandem.server.turns import Turns
-from tandem.settings import QueueSettings
-from tandem.store.memory import MemoryStore
+from tandembus.changes import Mode, decode_edits
+from tandembus.clock import ManualClock
+from tandembus.core.access import Claims, everything
+from tandembus.core.commands import Attach, Command, CreateQueue, Flow, Send
+from tandembus.core.effects import Deliver, Delivery, Effect
+from tandembus.core.namespace import Namespace
+from tandembus.core.state import State
+from tandembus.engine.aio import AsyncEngine
+from tandembus.model import Message, Millis, Timestamp
+from tandembus.server import management
+from tandembus.server.requests import parse_request
+from tandembus.server.turns import Turns
+from tandembus.settings import QueueSettings
+from tandembus.store.memory import MemoryStore
 
 ID = UUID("00112233-4455-6677-8899-aabbccddeeff")
 _SHOWN = {State.DEFERRED: 1, State.DEFERRED_LOCKED: 1, State.SCHEDULED: 2}

@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tandem.amqp import performatives as p
-from tandem.core import commands as c
-from tandem.core.access import Claims, Grant, Policy, Right, Secret, everything
-from tandem.core.sas import sign
-from tandem.model import NEVER
-from tandem.settings import AccessRight, AuthorizationRule, QueueSettings
+from tandembus.amqp import performatives as p
+from tandembus.core import commands as c
+from tandembus.core.access import Claims, Grant, Policy, Right, Secret, everything
+from tandembus.core.sas import sign
+from tandembus.model import NEVER
+from tandembus.settings import AccessRight, AuthorizationRule, QueueSettings
 from tests.unit.server.access_world import (
     ENTITY,
     LIFE_S,
@@ -348,7 +348,7 @@ def test_bearer_over_http() -> None:
 def test_what_the_protocol_refuses_leads_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
     """A message that is too large never reaches the engine; its refusal has a tracking id that the
     log has too, and so has a broken rule that ends a link."""
-    caplog.set_level("INFO", "tandem.server")
+    caplog.set_level("INFO", "tandembus.server")
 
     async def work(where: World) -> None:
         path = await where.queue()

@@ -14,9 +14,9 @@ from typing import TypeAlias, get_args
 
 import pytest
 
-from tandem.core import commands as c
-from tandem.core.access import everything, require, right_for
-from tandem.server.management import OPERATIONS
+from tandembus.core import commands as c
+from tandembus.core.access import everything, require, right_for
+from tandembus.server.management import OPERATIONS
 from tests.unit.server import access_roads as roads
 from tests.unit.server.access_roads import COMMANDS, INSIDE, ROWS, Row, engine_row
 from tests.unit.server.access_world import ROLES, Role, World, world

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tandem import limits
-from tandem.client import (
+from tandembus import limits
+from tandembus.client import (
     AsyncClient,
     Client,
     NextSession,
@@ -16,7 +16,7 @@ from tandem.client import (
     SessionCounts,
     Settlement,
 )
-from tandem.errors import (
+from tandembus.errors import (
     ArgumentError,
     FilterError,
     MessageNotFoundError,
@@ -24,8 +24,8 @@ from tandem.errors import (
     Refused,
     SessionCannotBeLockedError,
 )
-from tandem.server import beyond
-from tandem.testing import LocalBroker, LocalNamespace
+from tandembus.server import beyond
+from tandembus.testing import LocalBroker, LocalNamespace
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-from tandem.amqp.message import encode_message
-from tandem.core.sas import sign
+from tandembus.amqp.message import encode_message
+from tandembus.core.sas import sign
 from tests.unit.server.access_world import encoded, signed_jwt
 from tests.unit.server.desk import encode_request
 from tests.unit.server.visitor import Refusal, Visitor
@@ -134,7 +134,16 @@ async def attempt(work: Any) -> Any:
 
 
 def serve(folder: Path, log: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tandem.cli", "serve", str(folder), "--port", "0", "--verbose"]
+    command = [
+        sys.executable,
+        "-m",
+        "tandembus.cli",
+        "serve",
+        str(folder),
+        "--port",
+        "0",
+        "--verbose",
+    ]
     with log.open("a") as err:
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=err, text=True)
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from tandem.core.access import Authority, Claims, Grant, Policy, Right, Secret, everything
-from tandem.core.jwt import MAX_TOKEN, SKEW_MS
-from tandem.core.sas import sign
-from tandem.errors import UnauthorizedError
-from tandem.model import NEVER, Timestamp
-from tandem.server.cbs import AnyJwt, JwtVerifier, PutToken, TokenGate, answer, node_claims
-from tandem.server.requests import parse_request
+from tandembus.core.access import Authority, Claims, Grant, Policy, Right, Secret, everything
+from tandembus.core.jwt import MAX_TOKEN, SKEW_MS
+from tandembus.core.sas import sign
+from tandembus.errors import UnauthorizedError
+from tandembus.model import NEVER, Timestamp
+from tandembus.server.cbs import AnyJwt, JwtVerifier, PutToken, TokenGate, answer, node_claims
+from tandembus.server.requests import parse_request
 from tests.unit.server.desk import ID, Reply, encode_request
 
 NOW = 1_700_000_000_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tandem.server.door import Answer, Door
+from tandembus.server.door import Answer, Door
 
 
 def test_each_address_has_its_share() -> None:

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tandem.client import Client, ConnectionString
-from tandem.errors import ConnectionLostError
-from tandem.testing import LocalBroker
+from tandembus.client import Client, ConnectionString
+from tandembus.errors import ConnectionLostError
+from tandembus.testing import LocalBroker
 
 _PATIENCE_S = 60
 
@@ -105,7 +105,7 @@ class Serving:
         self.log = folder / "log.json"
         self._out = self.log.open("w", encoding="utf-8")
         command = [
-            sys.executable, "-m", "tandem.cli", "serve", str(folder / "data"),
+            sys.executable, "-m", "tandembus.cli", "serve", str(folder / "data"),
             *(() if "--port" in arguments else ("--port", "0")),
             "--emulator", "--log-format", "json", "--verbose", *arguments,
         ]  # fmt: skip

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from tandem.amqp import performatives as p
-from tandem.amqp.connection import Connection, Role
-from tandem.amqp.events import Closed, Event, MessageReceived, Opened
-from tandem.amqp.frames import frame
-from tandem.amqp.message import encode_message
-from tandem.clock import ManualClock
-from tandem.core import commands as c
-from tandem.core.access import Policy, Right, Secret, everything
-from tandem.limits import MAX_CHURN, MAX_HANDED_OUT, MAX_UNSETTLED, TOKEN_TIMEOUT_MS
-from tandem.server.broker import Broker
-from tandem.server.gateway import Gateway
-from tandem.server.incoming import messages_of
-from tandem.store.memory import MemoryStore
+from tandembus.amqp import performatives as p
+from tandembus.amqp.connection import Connection, Role
+from tandembus.amqp.events import Closed, Event, MessageReceived, Opened
+from tandembus.amqp.frames import frame
+from tandembus.amqp.message import encode_message
+from tandembus.clock import ManualClock
+from tandembus.core import commands as c
+from tandembus.core.access import Policy, Right, Secret, everything
+from tandembus.limits import MAX_CHURN, MAX_HANDED_OUT, MAX_UNSETTLED, TOKEN_TIMEOUT_MS
+from tandembus.server.broker import Broker
+from tandembus.server.gateway import Gateway
+from tandembus.server.incoming import messages_of
+from tandembus.store.memory import MemoryStore
 
 KEY = Secret("k" * 32)
 POLICIES = (Policy("root", Right.ALL, KEY, KEY),)

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem import limits
-from tandem.amqp import message as m
-from tandem.amqp import types as t
-from tandem.amqp.message import AmqpMessage, ParsedMessage, encode_message, sections
-from tandem.errors import ArgumentError, MessageSizeExceededError, ProtocolError, TandemError
-from tandem.model import Timestamp, Value
-from tandem.server.incoming import BATCH, BROKER_ANNOTATIONS, Intake, messages_of
+from tandembus import limits
+from tandembus.amqp import message as m
+from tandembus.amqp import types as t
+from tandembus.amqp.message import AmqpMessage, ParsedMessage, encode_message, sections
+from tandembus.errors import ArgumentError, MessageSizeExceededError, ProtocolError, TandemError
+from tandembus.model import Timestamp, Value
+from tandembus.server.incoming import BATCH, BROKER_ANNOTATIONS, Intake, messages_of
 
 DATA = t.encode_described(m.DATA, t.encode_binary(b"body"))
 MADE_UP = "0000000000000000000000000000abcd"

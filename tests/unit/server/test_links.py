@@ -6,18 +6,18 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from tandem.amqp import performatives as p
-from tandem.amqp.connection import Connection, Role
-from tandem.amqp.events import Event, LinkDetached
-from tandem.clock import ManualClock
-from tandem.core import commands as c
-from tandem.core.access import everything
-from tandem.model import Symbol
-from tandem.server.broker import Broker
-from tandem.server.gateway import Gateway
-from tandem.server.links import SESSION_FILTER, TIMEOUT
-from tandem.settings import QueueSettings
-from tandem.store.memory import MemoryStore
+from tandembus.amqp import performatives as p
+from tandembus.amqp.connection import Connection, Role
+from tandembus.amqp.events import Event, LinkDetached
+from tandembus.clock import ManualClock
+from tandembus.core import commands as c
+from tandembus.core.access import everything
+from tandembus.model import Symbol
+from tandembus.server.broker import Broker
+from tandembus.server.gateway import Gateway
+from tandembus.server.links import SESSION_FILTER, TIMEOUT
+from tandembus.settings import QueueSettings
+from tandembus.store.memory import MemoryStore
 
 
 def test_a_wait_for_a_session_that_ends_leaves_nothing() -> None:

@@ -10,22 +10,22 @@ from typing import cast
 
 import pytest
 
-from tandem import http
-from tandem.amqp.connection import Connection, Role
-from tandem.amqp.events import Dispositions, Event, LinkFlow
-from tandem.amqp.link import Link
-from tandem.amqp.message import encode_message
-from tandem.amqp.performatives import Accepted, Source, Target
-from tandem.core.access import everything
-from tandem.core.commands import Browse, CreateQueue
-from tandem.core.state import State
-from tandem.engine.engine import Tuning
-from tandem.limits import MAX_OUTPUT_TOTAL
-from tandem.server.broker import Broker
-from tandem.server.listener import Listener
-from tandem.server.namespaces import Directory
-from tandem.server.peer import Peer
-from tandem.store.memory import MemoryStore
+from tandembus import http
+from tandembus.amqp.connection import Connection, Role
+from tandembus.amqp.events import Dispositions, Event, LinkFlow
+from tandembus.amqp.link import Link
+from tandembus.amqp.message import encode_message
+from tandembus.amqp.performatives import Accepted, Source, Target
+from tandembus.core.access import everything
+from tandembus.core.commands import Browse, CreateQueue
+from tandembus.core.state import State
+from tandembus.engine.engine import Tuning
+from tandembus.limits import MAX_OUTPUT_TOTAL
+from tandembus.server.broker import Broker
+from tandembus.server.listener import Listener
+from tandembus.server.namespaces import Directory
+from tandembus.server.peer import Peer
+from tandembus.store.memory import MemoryStore
 
 COUNT = 3_000
 PAYLOAD = encode_message(body=b"x" * 1_024, message_id="m")
@@ -210,7 +210,7 @@ def test_what_waits_for_all_peers_is_bounded() -> None:
 
 def test_a_request_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """From its first byte a request has its time, however often another byte of it comes."""
-    monkeypatch.setattr("tandem.server.web._REQUEST_S", 0.2)
+    monkeypatch.setattr("tandembus.server.web._REQUEST_S", 0.2)
 
     async def work(broker: Broker, port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -245,7 +245,7 @@ def test_pipelined_requests_are_answered_in_order() -> None:
 
 def test_silence_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection that never says a word is let go."""
-    monkeypatch.setattr("tandem.server.peer._PATIENCE_S", 0.1)
+    monkeypatch.setattr("tandembus.server.peer._PATIENCE_S", 0.1)
 
     async def work(broker: Broker, port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tandem.client import Client, OutgoingMessage
-from tandem.config import ServerConfig
-from tandem.errors import ArgumentError, EntityDisabledError
-from tandem.server.logs import FORMATS, HumanFormatter, JsonFormatter, about, configure, trace_of
-from tandem.testing import LocalBroker, LocalNamespace
+from tandembus.client import Client, OutgoingMessage
+from tandembus.config import ServerConfig
+from tandembus.errors import ArgumentError, EntityDisabledError
+from tandembus.server.logs import FORMATS, HumanFormatter, JsonFormatter, about, configure, trace_of
+from tandembus.testing import LocalBroker, LocalNamespace
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -24,7 +24,7 @@ def logged(formatter: logging.Formatter, text: str, *arguments: object, **more: 
     out = io.StringIO()
     handler = logging.StreamHandler(out)
     handler.setFormatter(formatter)
-    log = logging.getLogger("tandem.test")
+    log = logging.getLogger("tandembus.test")
     log.addHandler(handler)
     log.propagate = False
     try:
@@ -44,7 +44,7 @@ def test_a_line_of_json() -> None:
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", tree.pop("time"))
     assert tree == {
         "level": "error",
-        "logger": "tandem.test",
+        "logger": "tandembus.test",
         "message": "1.2.3.4: refused",
         "tracking_id": "a-1",
     }
@@ -123,7 +123,7 @@ def test_a_refusal_leads_to_its_line(
     namespace: LocalNamespace, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The id in the client's error is a field of the line, beside the trace of the message."""
-    caplog.set_level(logging.INFO, "tandem.server")
+    caplog.set_level(logging.INFO, "tandembus.server")
     namespace.create_queue("shut", Status="SendDisabled")
     message = OutgoingMessage(b"x", properties={"traceparent": TRACE})
     with Client(namespace.connection_string) as client:

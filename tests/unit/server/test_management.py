@@ -7,13 +7,13 @@ from uuid import UUID
 
 import pytest
 
-from tandem.amqp.message import encode_message
-from tandem.amqp.types import Int, Long, UInt, ULong
-from tandem.core.access import Claims, Grant, Right
-from tandem.core.commands import CreateTopic
-from tandem.core.effects import Delivery
-from tandem.model import NEVER, Timestamp
-from tandem.server import management
+from tandembus.amqp.message import encode_message
+from tandembus.amqp.types import Int, Long, UInt, ULong
+from tandembus.core.access import Claims, Grant, Right
+from tandembus.core.commands import CreateTopic
+from tandembus.core.effects import Delivery
+from tandembus.model import NEVER, Timestamp
+from tandembus.server import management
 from tests.unit.server.desk import (
     ID,
     Desk,
@@ -59,7 +59,7 @@ def test_a_refusal_leads_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
         assert str(UUID(tracking_id)) == tracking_id
         assert tracking_id in caplog.text
 
-    caplog.set_level("INFO", "tandem.server")
+    caplog.set_level("INFO", "tandembus.server")
     run(scene)
     assert "TrackingId:mine-1" in caplog.text
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from tandem.amqp.message import encode_message
-from tandem.amqp.types import Int, Long, UByte, UInt
-from tandem.core.commands import Disposition, Settle
-from tandem.core.effects import Delivery
-from tandem.model import Timestamp
-from tandem.server import management
-from tandem.server.requests import parse_request
+from tandembus.amqp.message import encode_message
+from tandembus.amqp.types import Int, Long, UByte, UInt
+from tandembus.core.commands import Disposition, Settle
+from tandembus.core.effects import Delivery
+from tandembus.model import Timestamp
+from tandembus.server import management
+from tandembus.server.requests import parse_request
 from tests.unit.server.desk import (
     ID,
     Desk,

@@ -16,15 +16,15 @@ from typing import Any
 
 import pytest
 
-from tandem.app import Server
-from tandem.client import Client, NextSession, OutgoingMessage
-from tandem.config import NamespaceConfig, ServerConfig
-from tandem.core.commands import CreateQueue
-from tandem.errors import ArgumentError, EntityNotFoundError, ServerBusyError, StoreError
-from tandem.server import metrics
-from tandem.server.health import tell_systemd
-from tandem.store.memory import MemoryStore
-from tandem.testing import LocalBroker
+from tandembus.app import Server
+from tandembus.client import Client, NextSession, OutgoingMessage
+from tandembus.config import NamespaceConfig, ServerConfig
+from tandembus.core.commands import CreateQueue
+from tandembus.errors import ArgumentError, EntityNotFoundError, ServerBusyError, StoreError
+from tandembus.server import metrics
+from tandembus.server.health import tell_systemd
+from tandembus.store.memory import MemoryStore
+from tandembus.testing import LocalBroker
 from tests.unit.server.exposition import Family, parse
 
 ROOT = "RootManageSharedAccessKey"

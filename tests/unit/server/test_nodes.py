@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from tandem.amqp.events import MessageReceived
-from tandem.amqp.performatives import ACCEPTED, RECEIVER
-from tandem.server.gateway import Gateway
-from tandem.server.nodes import Node, NodePair
-from tandem.server.turns import Turns
+from tandembus.amqp.events import MessageReceived
+from tandembus.amqp.performatives import ACCEPTED, RECEIVER
+from tandembus.server.gateway import Gateway
+from tandembus.server.nodes import Node, NodePair
+from tandembus.server.turns import Turns
 from tests.conformance.amqp.peer import Disposition, Peer
 
 

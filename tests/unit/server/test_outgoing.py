@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem.amqp import message as m
-from tandem.amqp import types as t
-from tandem.amqp.message import AmqpMessage, encode_message, sections
-from tandem.changes import encode_edits
-from tandem.core.effects import Delivery
-from tandem.core.state import State
-from tandem.model import NEVER, Duration, Edits, Millis, Timestamp, Value
-from tandem.server.incoming import messages_of
-from tandem.server.outgoing import delivery_tag, encoded, render
+from tandembus.amqp import message as m
+from tandembus.amqp import types as t
+from tandembus.amqp.message import AmqpMessage, encode_message, sections
+from tandembus.changes import encode_edits
+from tandembus.core.effects import Delivery
+from tandembus.core.state import State
+from tandembus.model import NEVER, Duration, Edits, Millis, Timestamp, Value
+from tandembus.server.incoming import messages_of
+from tandembus.server.outgoing import delivery_tag, encoded, render
 
 TOKEN = bytes(range(16))
 UUID_OF_TOKEN = UUID("03020100-0504-0706-0809-0a0b0c0d0e0f")

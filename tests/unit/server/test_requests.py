@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem import limits
-from tandem.amqp.message import DATA, VALUE, encode_message
-from tandem.amqp.types import (
+from tandembus import limits
+from tandembus.amqp.message import DATA, VALUE, encode_message
+from tandembus.amqp.types import (
     Array,
     Char,
     Described,
@@ -27,9 +27,9 @@ from tandem.amqp.types import (
     encode_described,
     encode_string,
 )
-from tandem.errors import ArgumentError, MessageSizeExceededError
-from tandem.model import Duration, Symbol, Timestamp
-from tandem.server.requests import (
+from tandembus.errors import ArgumentError, MessageSizeExceededError
+from tandembus.model import Duration, Symbol, Timestamp
+from tandembus.server.requests import (
     DEFAULT_TIMEOUT_MS,
     MAX_TIMEOUT_MS,
     Arguments,

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from tandem import limits
-from tandem.amqp.types import Described, Int
-from tandem.core.commands import CreateSubscription, CreateTopic
-from tandem.core.rules import CorrelationFilter, FalseFilter, Rule, SqlAction, SqlFilter, TrueFilter
-from tandem.model import Symbol, Timestamp
+from tandembus import limits
+from tandembus.amqp.types import Described, Int
+from tandembus.core.commands import CreateSubscription, CreateTopic
+from tandembus.core.rules import (
+    CorrelationFilter,
+    FalseFilter,
+    Rule,
+    SqlAction,
+    SqlFilter,
+    TrueFilter,
+)
+from tandembus.model import Symbol, Timestamp
 from tests.unit.server.desk import (
     Desk,
     Reply,

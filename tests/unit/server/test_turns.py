@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from tandem.limits import BURST_MS, CPU_SHARE, CROWDED_FRAMES_AT_ONCE, FRAMES_AT_ONCE
-from tandem.server.turns import Share, Turns
+from tandembus.limits import BURST_MS, CPU_SHARE, CROWDED_FRAMES_AT_ONCE, FRAMES_AT_ONCE
+from tandembus.server.turns import Share, Turns
 
 
 class Storm:

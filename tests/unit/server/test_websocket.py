@@ -6,10 +6,10 @@ import struct
 
 import pytest
 
-from tandem.errors import ProtocolError
-from tandem.http import Parser, Request
-from tandem.limits import FRAMES_AT_ONCE
-from tandem.server.websocket import WebSocket, answer, framed
+from tandembus.errors import ProtocolError
+from tandembus.http import Parser, Request
+from tandembus.limits import FRAMES_AT_ONCE
+from tandembus.server.websocket import WebSocket, answer, framed
 
 MASK = b"\x01\x02\x03\x04"
 

@@ -11,9 +11,9 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from tandem.amqp import performatives as p
-from tandem.amqp.connection import Connection, Role
-from tandem.amqp.events import (
+from tandembus.amqp import performatives as p
+from tandembus.amqp.connection import Connection, Role
+from tandembus.amqp.events import (
     Closed,
     Dispositions,
     Event,
@@ -21,9 +21,9 @@ from tandem.amqp.events import (
     LinkDetached,
     MessageReceived,
 )
-from tandem.amqp.link import Link
-from tandem.amqp.message import VALUE
-from tandem.amqp.session import Session
+from tandembus.amqp.link import Link
+from tandembus.amqp.message import VALUE
+from tandembus.amqp.session import Session
 from tests.unit.server.desk import Reply, encode_request
 
 UNAUTHORIZED = "amqp:unauthorized-access"

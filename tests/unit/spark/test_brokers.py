@@ -9,13 +9,13 @@ from typing import TypeAlias
 
 import pytest
 
-from tandem.client import Client, OutgoingMessage
-from tandem.errors import ArgumentError, EntityNotFoundError, NotAllowedError, TandemError
-from tandem.spark.brokers import Broker, PeekBroker, TandemBroker, connect
-from tandem.spark.offsets import Offset
-from tandem.spark.options import ReadOptions, Target, parse_read
-from tandem.spark.planning import Range, ending, read_range, spans, starting
-from tandem.testing import BrokerProcess, LocalBroker
+from tandembus.client import Client, OutgoingMessage
+from tandembus.errors import ArgumentError, EntityNotFoundError, NotAllowedError, TandemError
+from tandembus.spark.brokers import Broker, PeekBroker, TandemBroker, connect
+from tandembus.spark.offsets import Offset
+from tandembus.spark.options import ReadOptions, Target, parse_read
+from tandembus.spark.planning import Range, ending, read_range, spans, starting
+from tandembus.testing import BrokerProcess, LocalBroker
 
 World: TypeAlias = tuple[LocalBroker, Client, str]
 _count = 0

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tandem.cli import main
-from tandem.errors import ArgumentError
-from tandem.spark import cli
+from tandembus.cli import main
+from tandembus.errors import ArgumentError
+from tandembus.spark import cli
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -29,7 +29,7 @@ class Blocked(MetaPathFinder):
             raise ModuleNotFoundError(f"No module named {name!r}")
 
 sys.meta_path.insert(0, Blocked())
-from tandem.cli import main
+from tandembus.cli import main
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -57,7 +57,7 @@ def without_spark(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_what_to_install_is_said(arguments: tuple[str, ...]) -> None:
     found = without_spark(*arguments)
     assert found.returncode == 2
-    assert "pip install 'tandem[spark]'" in found.stderr
+    assert "pip install 'tandembus[spark]'" in found.stderr
     assert "Traceback" not in found.stderr
 
 
@@ -74,7 +74,7 @@ def test_lists_and_help_need_no_spark() -> None:
 
 def test_the_list_is_that_of_the_pipelines() -> None:
     """The command line has its own list, because it must not import Spark for it."""
-    from tandem.spark.pipelines.view import PIPELINES
+    from tandembus.spark.pipelines.view import PIPELINES
 
     assert {name: each.summary for name, each in PIPELINES.items()} == cli.JOURNAL
 

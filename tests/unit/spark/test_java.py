@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from tandem.spark.java import JavaMissingError, ensure_java, java_version
+from tandembus.spark.java import JavaMissingError, ensure_java, java_version
 
 
 def home(folder: Path, version: str) -> Path:
@@ -48,7 +48,7 @@ def test_one_that_is_too_old_is_passed_over(
 def test_without_any_the_user_is_told_what_to_do(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    with pytest.raises(JavaMissingError, match=r"needs Java 17 or later.*tandem\[spark\]"):
+    with pytest.raises(JavaMissingError, match=r"needs Java 17 or later.*tandembus\[spark\]"):
         ensure_java()
     monkeypatch.setenv("JAVA_HOME", str(home(tmp_path / "old", "11.0.1")))
     with pytest.raises(JavaMissingError, match=r"Found too old: .*old \(Java 11\)"):

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from tandem.errors import ArgumentError
-from tandem.spark.offsets import Offset, Reach, admit, decode, encode, entity_of, key_of, lost
+from tandembus.errors import ArgumentError
+from tandembus.spark.offsets import Offset, Reach, admit, decode, encode, entity_of, key_of, lost
 
 
 @pytest.mark.req("D1")

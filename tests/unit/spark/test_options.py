@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.errors import ArgumentError
-from tandem.spark.columns import COLUMNS, NAMES
-from tandem.spark.options import ENVIRONMENT, TABLE, parse_read, parse_write
-from tandem.spark.source import ServiceBusSource
+from tandembus.errors import ArgumentError
+from tandembus.spark.columns import COLUMNS, NAMES
+from tandembus.spark.options import ENVIRONMENT, TABLE, parse_read, parse_write
+from tandembus.spark.source import ServiceBusSource
 
 SECRET = "c2VjcmV0"
 PLACE = f"Endpoint=sb://localhost:1;SharedAccessKeyName=k;SharedAccessKey={SECRET}"

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tandem.errors import ArgumentError, MessageSizeExceededError
-from tandem.spark.quarantine import Quarantine
-from tandem.spark.rows import BadRow
+from tandembus.errors import ArgumentError, MessageSizeExceededError
+from tandembus.spark.quarantine import Quarantine
+from tandembus.spark.rows import BadRow
 
 ROWS = pa.RecordBatch.from_pydict({"body": ["a", "b", "c"], "priority": [1, 77, 88]})
 BAD = [BadRow(1, ArgumentError("priority is 77")), BadRow(2, MessageSizeExceededError("too large"))]

@@ -10,13 +10,13 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
-from tandem.amqp.message import AmqpMessage, encode_message
-from tandem.amqp.types import encode
-from tandem.errors import ArgumentError
-from tandem.model import Timestamp
-from tandem.spark.columns import NAMES
-from tandem.spark.rows import BadRow, check_columns, messages
-from tandem.spark.schema import arrow_schema, body_of, record_batch
+from tandembus.amqp.message import AmqpMessage, encode_message
+from tandembus.amqp.types import encode
+from tandembus.errors import ArgumentError
+from tandembus.model import Timestamp
+from tandembus.spark.columns import NAMES
+from tandembus.spark.rows import BadRow, check_columns, messages
+from tandembus.spark.schema import arrow_schema, body_of, record_batch
 from tests.unit.spark.test_schema import VALUES, page
 
 

@@ -22,13 +22,20 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tandem.amqp.message import encode_message
-from tandem.amqp.types import encode
-from tandem.client.positions import Page
-from tandem.errors import ArgumentError
-from tandem.model import Duration, Edits, Symbol, Timestamp, Value
-from tandem.spark.columns import COLUMNS, NAMES
-from tandem.spark.schema import arrow_schema, fields_for, record_batch, text_of, type_of, value_of
+from tandembus.amqp.message import encode_message
+from tandembus.amqp.types import encode
+from tandembus.client.positions import Page
+from tandembus.errors import ArgumentError
+from tandembus.model import Duration, Edits, Symbol, Timestamp, Value
+from tandembus.spark.columns import COLUMNS, NAMES
+from tandembus.spark.schema import (
+    arrow_schema,
+    fields_for,
+    record_batch,
+    text_of,
+    type_of,
+    value_of,
+)
 
 TYPES: dict[str, DataType] = {
     "string": StringType(),

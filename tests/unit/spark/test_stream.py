@@ -27,14 +27,14 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 import pyspark_servicebus
-from tandem.client import Client, OutgoingMessage
-from tandem.errors import EntityNotFoundError, NotAllowedError
-from tandem.spark.options import parse_read, parse_write
-from tandem.spark.reader import Bounds, PushingReader, ServiceBusReader, Span, bounds_of
-from tandem.spark.source import ServiceBusSource
-from tandem.spark.stream import DataLossError, ServiceBusStreamReader
-from tandem.spark.writer import Sending, ServiceBusWriter, Written
-from tandem.testing import BrokerProcess, LocalBroker
+from tandembus.client import Client, OutgoingMessage
+from tandembus.errors import EntityNotFoundError, NotAllowedError
+from tandembus.spark.options import parse_read, parse_write
+from tandembus.spark.reader import Bounds, PushingReader, ServiceBusReader, Span, bounds_of
+from tandembus.spark.source import ServiceBusSource
+from tandembus.spark.stream import DataLossError, ServiceBusStreamReader
+from tandembus.spark.writer import Sending, ServiceBusWriter, Written
+from tandembus.testing import BrokerProcess, LocalBroker
 from tests.unit.spark.test_brokers import fill, free_port
 
 NAMES = ("sequence_number", "body")
@@ -319,7 +319,7 @@ def test_one_bad_row_of_a_batch_does_not_take_the_others_along(stage: Stage) -> 
     stage.broker.create_queue(f"{stage.name}s", RequiresSession=True)
     with_session = OutgoingMessage(b"x", session_id="s")
     options = parse_write(stage.options(entity=f"{stage.name}s"))
-    from tandem.client.messages import EncodedMessage
+    from tandembus.client.messages import EncodedMessage
 
     good = EncodedMessage(with_session.encoded())
     bad = EncodedMessage(OutgoingMessage(b"y").encoded())

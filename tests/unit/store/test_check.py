@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.errors import CorruptLogError, StoreInUseError
-from tandem.store.api import GROUP_HEADER, Group
-from tandem.store.check import check, repair
-from tandem.store.files import FileStore
-from tandem.store.folder import index_name, log_name
-from tandem.store.segment import HEAD, HEADER
+from tandembus.errors import CorruptLogError, StoreInUseError
+from tandembus.store.api import GROUP_HEADER, Group
+from tandembus.store.check import check, repair
+from tandembus.store.files import FileStore
+from tandembus.store.folder import index_name, log_name
+from tandembus.store.segment import HEAD, HEADER
 from tests.crash.recording_disk import RecordingDisk
 from tests.unit.store.test_files import FOLDER, content, filled, logs, opened
 

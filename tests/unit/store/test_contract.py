@@ -1,4 +1,4 @@
-"""What every store promises (`tandem.store.api`), whichever it is: another one joins `OPENERS`."""
+"""What every store promises (`tandembus.store.api`); another one joins `OPENERS`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TypeAlias
 
 import pytest
 
-from tandem.errors import StoreError
-from tandem.store.api import GROUP_HEADER, Group, Store
-from tandem.store.files import FileStore
-from tandem.store.memory import MemoryStore
-from tandem.store.segment import HEADER
+from tandembus.errors import StoreError
+from tandembus.store.api import GROUP_HEADER, Group, Store
+from tandembus.store.files import FileStore
+from tandembus.store.memory import MemoryStore
+from tandembus.store.segment import HEADER
 from tests.postgresql import database, needs_postgresql, new_namespace
 
 Opener: TypeAlias = Callable[[Path], tuple[Store, Callable[[], Store]]]
@@ -32,7 +32,7 @@ def _memory(_: Path) -> tuple[Store, Callable[[], Store]]:
 
 
 def _postgres(_: Path) -> tuple[Store, Callable[[], Store]]:
-    from tandem.store.postgres import PostgresStore
+    from tandembus.store.postgres import PostgresStore
 
     url, name = database(), new_namespace()
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tandem.store import disk as disk_module
-from tandem.store.api import Buffer
-from tandem.store.disk import VIEW_STEP, RealDisk, RealFile
+from tandembus.store import disk as disk_module
+from tandembus.store.api import Buffer
+from tandembus.store.disk import VIEW_STEP, RealDisk, RealFile
 
 
 def test_a_file_is_written_read_resized_and_found(tmp_path: Path) -> None:

@@ -11,13 +11,13 @@ from zlib import crc32
 
 import pytest
 
-from tandem.errors import CorruptLogError, StoreError, StoreInUseError
-from tandem.store import files
-from tandem.store.api import GROUP_HEADER, Group
-from tandem.store.disk import RealDisk
-from tandem.store.files import FileStore
-from tandem.store.folder import index_name, log_name
-from tandem.store.segment import GROUP, HEAD, HEADER, MARK, pack_group
+from tandembus.errors import CorruptLogError, StoreError, StoreInUseError
+from tandembus.store import files
+from tandembus.store.api import GROUP_HEADER, Group
+from tandembus.store.disk import RealDisk
+from tandembus.store.files import FileStore
+from tandembus.store.folder import index_name, log_name
+from tandembus.store.segment import GROUP, HEAD, HEADER, MARK, pack_group
 from tests.crash.recording_disk import Killed, Operation, RecordingDisk
 
 SEGMENT = HEADER + 1000

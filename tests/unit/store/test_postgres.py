@@ -13,17 +13,17 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tandem.app import Server, read_policies
-from tandem.cli import main
-from tandem.cli.codes import PROBLEM, USAGE, WELL
-from tandem.config import NamespaceConfig, ServerConfig
-from tandem.config.server import LOG, POLICIES, STORE
-from tandem.errors import ArgumentError, CorruptLogError, StoreError, StoreInUseError
-from tandem.store import standby
-from tandem.store.api import GROUP_HEADER, Leased
-from tandem.store.lease import connect
-from tandem.store.memory import MemoryStore
-from tandem.store.postgres import PostgresStore
+from tandembus.app import Server, read_policies
+from tandembus.cli import main
+from tandembus.cli.codes import PROBLEM, USAGE, WELL
+from tandembus.config import NamespaceConfig, ServerConfig
+from tandembus.config.server import LOG, POLICIES, STORE
+from tandembus.errors import ArgumentError, CorruptLogError, StoreError, StoreInUseError
+from tandembus.store import standby
+from tandembus.store.api import GROUP_HEADER, Leased
+from tandembus.store.lease import connect
+from tandembus.store.memory import MemoryStore
+from tandembus.store.postgres import PostgresStore
 from tests.postgresql import database, needs_postgresql, new_database, new_namespace
 
 pytestmark = [needs_postgresql, pytest.mark.req("C6"), pytest.mark.xdist_group("postgresql")]
@@ -373,8 +373,8 @@ def test_what_works_on_files_only_says_so(
 def test_the_driver_is_needed_only_where_it_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "tandem.store.postgres", None)
+    monkeypatch.setitem(sys.modules, "tandembus.store.postgres", None)
     words = _refusal(_config(tmp_path, database(), "a"))
-    assert "pip install 'tandem[postgres]'" in words
-    code = "import sys, tandem.app; sys.exit('psycopg' in sys.modules)"
+    assert "pip install 'tandembus[postgres]'" in words
+    code = "import sys, tandembus.app; sys.exit('psycopg' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

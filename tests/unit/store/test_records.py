@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem import changes
-from tandem.changes import BodyMoved, Change, Enqueued, Removed, Started
-from tandem.errors import CorruptLogError, StoreError
-from tandem.store import records
-from tandem.store.api import GROUP_HEADER, Buffer, Store, View
-from tandem.store.files import FileStore
-from tandem.store.memory import MemoryStore
+from tandembus import changes
+from tandembus.changes import BodyMoved, Change, Enqueued, Removed, Started
+from tandembus.errors import CorruptLogError, StoreError
+from tandembus.store import records
+from tandembus.store.api import GROUP_HEADER, Buffer, Store, View
+from tandembus.store.files import FileStore
+from tandembus.store.memory import MemoryStore
 
 KINDS: tuple[type[Change], ...] = typing.get_args(changes.Change)
 _WIDTHS = {"Q": 2**64 - 1, "I": 2**32 - 1, "B": 255}

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tandem.client import Client, OutgoingMessage
-from tandem.config import ServerConfig
-from tandem.errors import ArgumentError
-from tandem.testing import BrokerProcess, LocalBroker, TestBroker
+from tandembus.client import Client, OutgoingMessage
+from tandembus.config import ServerConfig
+from tandembus.errors import ArgumentError
+from tandembus.testing import BrokerProcess, LocalBroker, TestBroker
 
 
 def _process() -> TestBroker:
@@ -163,7 +163,7 @@ def test_test_mode_is_for_this_machine_only() -> None:
 
 def test_test_mode_is_announced(tmp_path: Path) -> None:
     """Nobody runs it by mistake."""
-    command = [sys.executable, "-m", "tandem.cli", "serve", str(tmp_path), "--port", "0"]
+    command = [sys.executable, "-m", "tandembus.cli", "serve", str(tmp_path), "--port", "0"]
     with subprocess.Popen([*command, "--test-clock"], stdout=subprocess.PIPE, text=True) as serving:
         assert serving.stdout is not None
         lines = [serving.stdout.readline() for _ in range(3)]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 TEST = """
-from tandem.client import Client
+from tandembus.client import Client
 
 
 def test_it(tandem_broker, tandem_connection_string, tandem_clock):
@@ -74,28 +74,29 @@ def _plugin(folder: Path) -> list[str]:
     """Named, if it is not installed as an entry point here."""
     code = (
         "from importlib.metadata import entry_points; "
-        "print(any(it.value == 'tandem.testing.plugin' for it in entry_points(group='pytest11')))"
+        "found = entry_points(group='pytest11'); "
+        "print(any(it.value == 'tandembus.testing.plugin' for it in found))"
     )
     is_installed = _python("-c", code, cwd=folder).stdout.strip() == "True"
-    return [] if is_installed else ["-p", "tandem.testing.plugin"]
+    return [] if is_installed else ["-p", "tandembus.testing.plugin"]
 
 
 def test_the_import_is_light(tmp_path: Path) -> None:
     """pytest loads it in every run; the server comes with the first test that asks for it."""
     code = (
         "import sys; before = set(sys.modules); import pytest; ours = set(sys.modules); "
-        "import tandem.testing.plugin; print(*sorted(set(sys.modules) - ours))"
+        "import tandembus.testing.plugin; print(*sorted(set(sys.modules) - ours))"
     )
     result = _python("-c", code, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     loaded = result.stdout.split()
-    assert set(loaded) == {"tandem", "tandem.testing", "tandem.testing.plugin"}
+    assert set(loaded) == {"tandembus", "tandembus.testing", "tandembus.testing.plugin"}
 
 
 def test_names_of_the_kit(tmp_path: Path) -> None:
     """All that it promises is there, and nothing else."""
     code = (
-        "import tandem.testing as kit\n"
+        "import tandembus.testing as kit\n"
         "for name in kit.__all__: assert getattr(kit, name).__name__ == name\n"
         "try: kit.Nothing\n"
         "except AttributeError as error: print(error)"

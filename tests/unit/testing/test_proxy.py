@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tandem.testing import DelayingProxy
+from tandembus.testing import DelayingProxy
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem.workers.autoscale import Scaler, Seen
-from tandem.workers.options import Scale
+from tandembus.workers.autoscale import Scaler, Seen
+from tandembus.workers.options import Scale
 
 pytestmark = pytest.mark.req("P8")
 

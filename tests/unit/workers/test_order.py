@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem.workers.order import OPENING_MS, Order, Running, Serve, Wait
+from tandembus.workers.order import OPENING_MS, Order, Running, Serve, Wait
 
 LOOK = 100
 HIGH, LOW = 0, 1

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tandem.errors import ArgumentError
-from tandem.workers.planning import (
+from tandembus.errors import ArgumentError
+from tandembus.workers.planning import (
     MAX_MESSAGES,
     Arrival,
     Plan,

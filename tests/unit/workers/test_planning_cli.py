@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tandem.cli import main
-from tandem.errors import ArgumentError
-from tandem.workers.options import Target
-from tandem.workers.planning import Plan, PlannedLevel, Service
-from tandem.workers.planning_file import read_plan
+from tandembus.cli import main
+from tandembus.errors import ArgumentError
+from tandembus.workers.options import Target
+from tandembus.workers.planning import Plan, PlannedLevel, Service
+from tandembus.workers.planning_file import read_plan
 
 FILE = """
 workers = 2
@@ -184,6 +184,6 @@ def test_without_matplotlib_it_is_said(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    monkeypatch.delitem(sys.modules, "tandem.workers.planning_plot", raising=False)
+    monkeypatch.delitem(sys.modules, "tandembus.workers.planning_plot", raising=False)
     assert main(["priority", "simulate", *FLAGS, f"--plot={tmp_path / 'x.png'}"]) == 2
-    assert "pip install 'tandem[plot]'" in capsys.readouterr().err
+    assert "pip install 'tandembus[plot]'" in capsys.readouterr().err

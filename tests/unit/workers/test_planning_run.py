@@ -8,10 +8,10 @@ from heapq import heappop, heappush
 
 import pytest
 
-from tandem.workers import wire
-from tandem.workers.options import Target
-from tandem.workers.planning import Form, Plan, PlannedLevel, Service, work
-from tandem.workers.planning_run import GAP_MS, FormResult, play, quantile, simulate
+from tandembus.workers import wire
+from tandembus.workers.options import Target
+from tandembus.workers.planning import Form, Plan, PlannedLevel, Service, work
+from tandembus.workers.planning_run import GAP_MS, FormResult, play, quantile, simulate
 
 MEAN_S = 0.1
 EXPONENTIAL = Service((MEAN_S,), is_exponential=True)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tandem.errors import ArgumentError
-from tandem.workers.options import DailyWindow, Level, PoolOptions, Scale, Target
-from tandem.workers.pools_file import PoolEntry, PoolsFile, load_worker, read_pools
+from tandembus.errors import ArgumentError
+from tandembus.workers.options import DailyWindow, Level, PoolOptions, Scale, Target
+from tandembus.workers.pools_file import PoolEntry, PoolsFile, load_worker, read_pools
 
 pytestmark = pytest.mark.req("P5")
 
@@ -119,7 +119,7 @@ def test_no_pool_and_two_of_one_name() -> None:
 def test_a_worker_is_found_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And what is no worker is refused."""
     monkeypatch.setattr("sys.path", ["", *__import__("sys").path])
-    text = "from tandem.workers import Worker\nclass W(Worker):\n    pass\nX = 1\n"
+    text = "from tandembus.workers import Worker\nclass W(Worker):\n    pass\nX = 1\n"
     (tmp_path / "workers_beside_the_file.py").write_text(text)
     assert type(load_worker("workers_beside_the_file:W", tmp_path)).__name__ == "W"
     for wrong in ("workers_beside_the_file:X", "workers_beside_the_file:Y", "no_such_module:W"):

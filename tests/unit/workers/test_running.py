@@ -8,12 +8,12 @@ from collections.abc import Collection
 
 import pytest
 
-from tandem.clock import ManualClock
-from tandem.workers.depth import Depth
-from tandem.workers.options import Level, PoolOptions, Scale, Target
-from tandem.workers.running import Overseer
-from tandem.workers.status import lines, prometheus, table
-from tandem.workers.targets import Alert, Meter
+from tandembus.clock import ManualClock
+from tandembus.workers.depth import Depth
+from tandembus.workers.options import Level, PoolOptions, Scale, Target
+from tandembus.workers.running import Overseer
+from tandembus.workers.status import lines, prometheus, table
+from tandembus.workers.targets import Alert, Meter
 
 
 class FakePool:

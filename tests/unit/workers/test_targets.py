@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.workers.options import Target
-from tandem.workers.targets import Alert, Attainment, Histogram, Meter, TargetWatch
+from tandembus.workers.options import Target
+from tandembus.workers.targets import Alert, Attainment, Histogram, Meter, TargetWatch
 
 pytestmark = pytest.mark.req("P7")
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.errors import ArgumentError
-from tandem.workers.options import DailyWindow
-from tandem.workers.windows import is_open, next_change_ms, zone
+from tandembus.errors import ArgumentError
+from tandembus.workers.options import DailyWindow
+from tandembus.workers.windows import is_open, next_change_ms, zone
 
 pytestmark = pytest.mark.req("P5")
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tandem.workers import Abandon, DeadLetter, PermanentError, Work, Worker
-from tandem.workers.worker import enter
+from tandembus.workers import Abandon, DeadLetter, PermanentError, Work, Worker
+from tandembus.workers.worker import enter
 
 
 class Picky(Worker):

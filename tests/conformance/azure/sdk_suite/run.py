@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from tandem.testing import BrokerProcess
+from tandembus.testing import BrokerProcess
 from tests.conformance.azure.admin_server import make_certificate
 from tests.conformance.azure.sdk_suite.download import HERE, Sdk
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.admin.console import board as boards
-from tandem.admin.console.board import GONE_MS, KEPT_MS, Board
-from tandem.errors import ServerBusyError
+from tandembus.admin.console import board as boards
+from tandembus.admin.console.board import GONE_MS, KEPT_MS, Board
+from tandembus.errors import ServerBusyError
 
 pytestmark = pytest.mark.req("C4")
 

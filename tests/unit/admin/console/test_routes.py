@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-import tandem.admin.console
-from tandem.client import Client, OutgoingMessage
-from tandem.testing import BrokerProcess
+import tandembus.admin.console
+from tandembus.client import Client, OutgoingMessage
+from tandembus.testing import BrokerProcess
 from tests.unit.admin.console.visits import Visit
 
 pytestmark = pytest.mark.req("C4")
-ASSETS = Path(tandem.admin.console.__file__).parent / "assets"
+ASSETS = Path(tandembus.admin.console.__file__).parent / "assets"
 
 
 @pytest.fixture(scope="module")

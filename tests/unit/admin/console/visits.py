@@ -6,7 +6,7 @@ import json
 from http.client import HTTPConnection, HTTPResponse
 from typing import Any
 
-from tandem.testing import BrokerProcess
+from tandembus.testing import BrokerProcess
 
 ROOT = "RootManageSharedAccessKey"
 

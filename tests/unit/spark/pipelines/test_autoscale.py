@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tandem.spark.pipelines.autoscale import _sizes, advised, plans_of
-from tandem.workers.options import Scale
+from tandembus.spark.pipelines.autoscale import _sizes, advised, plans_of
+from tandembus.workers.options import Scale
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tandem.spark.pipelines.capture import DeltaLog
+from tandembus.spark.pipelines.capture import DeltaLog
 
 deltalake = pytest.importorskip("deltalake")
 

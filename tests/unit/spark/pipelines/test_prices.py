@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tandem.errors import ArgumentError
-from tandem.spark.pipelines.prices import read_prices
+from tandembus.errors import ArgumentError
+from tandembus.spark.pipelines.prices import read_prices
 
 
 @pytest.mark.req("D6")

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tandem.spark.pipelines.progress import Lines, Standing, Steps, progress, watched
+from tandembus.spark.pipelines.progress import Lines, Standing, Steps, progress, watched
 
 
 @pytest.mark.req("D8")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tandem.errors import ArgumentError
-from tandem.spark.pipelines.targets import LevelTarget, read_targets
-from tandem.workers.options import Target
+from tandembus.errors import ArgumentError
+from tandembus.spark.pipelines.targets import LevelTarget, read_targets
+from tandembus.workers.options import Target
 
 POOLS = """
 [[pool]]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from tandem.spark.report import charts, findings
-from tandem.spark.report.findings import named, outage_span
+from tandembus.spark.report import charts, findings
+from tandembus.spark.report.findings import named, outage_span
 
 BEGIN = datetime(2026, 1, 1, 12)
 

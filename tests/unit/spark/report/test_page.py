@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 
-from tandem.spark.report import charts
-from tandem.spark.report.findings import Section, Table
-from tandem.spark.report.page import Fact, Page, html
+from tandembus.spark.report import charts
+from tandembus.spark.report.findings import Section, Table
+from tandembus.spark.report.page import Fact, Page, html
 
 EVIL = '</script><script>alert("x")</script>&amp;'
 

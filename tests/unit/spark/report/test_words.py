@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.spark.report import words
+from tandembus.spark.report import words
 
 
 @pytest.mark.parametrize(

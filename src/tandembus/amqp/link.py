@@ -1,0 +1,415 @@
+"""One end of a link (AMQP 1.0 §2.6): credit, deliveries out, messages in, and how it ends.
+
+Here lives what a broker or a client does with a link, and what a peer can do to it. Ids, windows
+and the frames of other links live in `session`; which node is behind a link is not known here.
+
+The rules: what may come in which state is in `states`. Credit is the only thing that makes us send;
+a transfer that comes without credit is taken all the same (azure-servicebus invents its credit),
+because memory is bounded by the unsettled and by the size of a message, not by trust in credit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from tandembus.amqp.events import Event, LinkDetached, LinkFlow, MessageReceived
+from tandembus.amqp.fast import Flow, Transfer, encode_state
+from tandembus.amqp.performatives import (
+    RECEIVER,
+    SENDER,
+    Attach,
+    Coordinator,
+    DeliveryState,
+    Detach,
+    Error,
+    Properties,
+    Rejected,
+    Source,
+    Target,
+)
+from tandembus.amqp.states import LinkState
+from tandembus.amqp.unsettled import HALF, MASK
+from tandembus.errors import ArgumentError
+from tandembus.limits import MAX_CREDIT, MAX_UNSETTLED
+from tandembus.model import new_tuple
+
+if TYPE_CHECKING:
+    from tandembus.amqp.session import Session
+
+
+Row: TypeAlias = Sequence[tuple[bytes, Sequence[bytes]]]
+"""Messages to be sent in a row: of each its tag, and the parts of its encoding."""
+
+ATTACHED: Final = LinkState.ATTACHED
+MAX_TAG: Final = 32
+"""Bytes of a delivery tag. (§2.8.7)"""
+_HARD_UNSETTLED: Final = 4 * MAX_UNSETTLED
+
+
+class Link:
+    """One end of a link. `is_sender` says which one is ours."""
+
+    __slots__ = (
+        "_is_discarding", "_is_reported", "_partial", "_partial_id", "_partial_of", "context",
+        "credit", "delivery_count", "handle", "is_draining", "is_sender", "local",
+        "max_message_size", "name", "remote", "remote_handle", "session", "state", "unsettled",
+    )  # fmt: skip
+
+    def __init__(self, session: Session, name: str, handle: int, *, is_sender: bool) -> None:
+        self.session = session
+        self.name = name
+        self.is_sender = is_sender
+        self.handle = handle
+        self.remote_handle = -1
+        self.state = LinkState.ATTACH_SENT
+        self.local: Attach | None = None
+        self.remote: Attach | None = None
+        """The peer's attach, as it came."""
+        self.credit = 0
+        """Messages that may still be sent, or that we still take."""
+        self.delivery_count = 0
+        self.is_draining = False
+        self.unsettled = 0
+        self.max_message_size = session.connection.max_message_size
+        self.context: Any = None
+        """For the owner of the connection; not looked at here."""
+        self._partial: bytearray | None = None
+        self._partial_id = 0
+        self._partial_of: tuple[bytes, int, bool, DeliveryState | None] = (b"", 0, False, None)
+        self._is_discarding = False
+        self._is_reported = False
+
+    def __repr__(self) -> str:
+        kind = "sender" if self.is_sender else "receiver"
+        return f"<Link {self.name!r:.80} {kind} {self.state.value} credit={self.credit}>"
+
+    # --- what an owner calls ----------------------------------------------------------------------
+
+    @property
+    def capacity(self) -> int:
+        """Messages that can be delivered now: credit, but no more than may be unsettled, and none
+        while the session's window is closed."""
+        if self.session.is_blocked or self.state is not ATTACHED:
+            return 0
+        return max(0, min(self.credit, MAX_UNSETTLED - self.unsettled))
+
+    def accept(
+        self,
+        *,
+        source: Source | None = None,
+        target: Target | Coordinator | None = None,
+        max_message_size: int | None = None,
+        properties: Properties | None = None,
+    ) -> bool:
+        """Answer the peer's attach. Source, target and settle modes are echoed unless given.
+
+        False if the answer does not fit the peer's frames, or the link is gone: it is refused then.
+        """
+        if self.state is not LinkState.ATTACH_RECEIVED:
+            return False
+        assert self.remote is not None
+        if max_message_size is not None:
+            self.max_message_size = max_message_size
+        attach = Attach(
+            self.name,
+            self.handle,
+            SENDER if self.is_sender else RECEIVER,
+            self.remote.snd_settle_mode,
+            self.remote.rcv_settle_mode,
+            source if source is not None else self.remote.source or Source(),
+            target if target is not None else self.remote.target or Target(),
+            initial_delivery_count=self.delivery_count if self.is_sender else None,
+            max_message_size=self.max_message_size,
+            properties=properties,
+        )
+        try:
+            self.session.write(attach)
+        except ArgumentError as error:
+            self.refuse(Error("amqp:frame-size-too-small", str(error)))
+            self._is_reported = False  # its owner did not refuse it, so it hears of the end
+            return False
+        self.local = attach
+        self.state = LinkState.ATTACHED
+        return True
+
+    def refuse(self, error: Error) -> None:
+        """Answer the peer's attach with one that has no source and no target, then detach; never
+        any credit in between. (§2.6.3; both SDKs need exactly this)"""
+        if self.state is not LinkState.ATTACH_RECEIVED:
+            return
+        assert self.remote is not None
+        attach = Attach(
+            self.name,
+            self.handle,
+            SENDER if self.is_sender else RECEIVER,
+            self.remote.snd_settle_mode,
+            self.remote.rcv_settle_mode,
+            initial_delivery_count=0 if self.is_sender else None,
+        )
+        try:
+            self.session.write(attach)
+        except ArgumentError:  # not even its name fits
+            self.session.end(Error("amqp:frame-size-too-small", error.description))
+            return
+        self.state = LinkState.ATTACHED
+        self._is_reported = True
+        self.detach(error)
+
+    def detach(self, error: Error | None = None, *, closed: bool = True) -> None:
+        """End the link. What the peer still sends on it is ignored; its answer is reported."""
+        if self.state is LinkState.ATTACH_RECEIVED:
+            self.refuse(error or Error("amqp:link:detach-forced"))
+        elif self.state in (LinkState.ATTACHED, LinkState.ATTACH_SENT):
+            self._drop()
+            self.session.write(Detach(self.handle, closed, error))
+            self.state = LinkState.DETACH_SENT
+
+    def grant(self, credit: int, *, drain: bool = False, echo: bool = False) -> None:
+        """Take `credit` messages from now on, in all. On a link on which we receive."""
+        assert not self.is_sender, "credit is granted to a sender"
+        if self.state is ATTACHED:
+            self.credit = credit
+            self.is_draining = drain
+            self.session.write_flow(self, echo=echo)
+
+    def deliver(
+        self,
+        tag: bytes,
+        parts: Sequence[bytes],
+        *,
+        settled: bool = False,
+        message_format: int = 0,
+        state: DeliveryState | None = None,
+    ) -> int | None:
+        """Send one message, whose encoding is all `parts` in a row; its delivery id, or None if it
+        waits for the peer's window to open: it gets its id then.
+
+        Takes one credit, and is an error without: so no more can wait than the peer asked for.
+        """
+        if state is not None and len(encode_state(state)) > 256:
+            raise ArgumentError("A state is repeated in each frame, and this one is too long.")
+        self._take_credit(1, tag)
+        return self.session.deliver(self, ((tag, parts),), settled, message_format, state)
+
+    def deliver_row(self, row: Row, *, settled: bool = False) -> None:
+        """Send messages whose tags are all as long as the first; takes a credit for each."""
+        if row:
+            self._take_credit(len(row), row[0][0])
+            self.session.deliver(self, row, settled)
+
+    def _take_credit(self, count: int, tag: bytes) -> None:
+        if (
+            self.credit < count
+            or self.state is not ATTACHED
+            or not self.is_sender
+            or len(tag) > MAX_TAG
+        ):
+            raise ArgumentError("It takes an attached link with credit, and a tag of 32 bytes.")
+        self.credit -= count
+        self.delivery_count = self.delivery_count + count & MASK
+
+    def drained(self) -> None:
+        """There is nothing more to send: use up the credit and say so, if a drain was asked for."""
+        if self.is_sender and self.is_draining and self.state is ATTACHED:
+            self.delivery_count = self.delivery_count + self.credit & MASK
+            self.credit = 0
+            self.session.write_flow(self)
+            self.is_draining = False
+
+    def settle(
+        self, delivery_ids: Iterable[int], outcome: DeliveryState | None, *, settled: bool = True
+    ) -> None:
+        """Tell the peer the outcome of deliveries of this link's direction; neighbours become one
+        disposition, also over several calls. Ids that are not unsettled any more are left out."""
+        self.session.settle(delivery_ids, outcome, as_receiver=not self.is_sender, settled=settled)
+
+    # --- what the session calls -------------------------------------------------------------------
+
+    def on_attach(self, attach: Attach) -> None:
+        """The peer's attach: its wish, or the answer to ours."""
+        self.remote = attach
+        self.remote_handle = attach.handle
+        if not self.is_sender:
+            self.delivery_count = attach.initial_delivery_count or 0
+
+    def on_flow(self, flow: Flow, events: list[Event]) -> None:
+        _, _, _, _, _, count, credit, drain, echo = flow
+        if self.is_sender:
+            # Absolute, at any time, also downwards. (§2.6.7)
+            limit = (count or 0) + (credit or 0)
+            left = limit - self.delivery_count & MASK
+            self.credit = 0 if left >= HALF else min(left, MAX_CREDIT)
+            self.is_draining = drain
+            events.append(LinkFlow(self, self.credit, drain, echo))
+        elif self.is_draining and count is not None:
+            self.delivery_count = count
+            self.credit = 0
+            self.is_draining = False
+            events.append(LinkFlow(self, 0, True, echo))
+        # Else it is a sender that tells its own credit (azure-servicebus): of no use to us.
+        if echo and not (drain and self.is_sender) and self.state is ATTACHED:
+            self.session.write_flow(self)
+
+    def on_transfer(self, buffer: bytes, transfer: Transfer, end: int, events: list[Event]) -> None:
+        """One frame of a message. The state is checked; the list has been decoded."""
+        _, delivery_id, tag, message_format, settled, more, state, aborted, at = transfer
+        session = self.session
+        if self._partial is None:
+            if self.is_sender:
+                self.fail(Error("amqp:not-allowed", "This end of the link sends."), events)
+                return
+            # Ids may come out of order, and again: threads or coroutines of azure-servicebus that
+            # share a session count without a lock.
+            if delivery_id is None:
+                self.fail(Error("amqp:invalid-field", "delivery-id is missing."), events)
+                return
+            self.delivery_count = self.delivery_count + 1 & MASK
+            if self.credit:
+                self.credit -= 1
+            if not more and not aborted:
+                if end - at > self.max_message_size:
+                    self._too_large(delivery_id, settled, events)
+                    return
+                if not settled:
+                    if delivery_id in session.incoming.entries:
+                        session.twins.add(delivery_id, self)
+                    else:
+                        session.incoming.add(delivery_id, self)
+                    self.unsettled += 1
+                    if self.unsettled > _HARD_UNSETTLED:
+                        self._too_many(events)
+                        return
+                events.append(
+                    new_tuple(
+                        MessageReceived,
+                        (
+                            self, delivery_id, tag or b"", buffer[at:end], message_format or 0,
+                            settled, state,
+                        ),
+                    )
+                )  # fmt: skip
+                return
+            if aborted:
+                return
+            self._partial = bytearray()
+            self._partial_id = delivery_id
+            self._partial_of = (tag or b"", message_format or 0, False, None)
+        self._on_part(buffer, transfer, end, events)
+
+    def _on_part(self, buffer: bytes, transfer: Transfer, end: int, events: list[Event]) -> None:
+        """A frame of a message that takes several. They may all repeat id, tag and format."""
+        _, delivery_id, _, _, settled, more, state, aborted, at = transfer
+        partial = self._partial
+        assert partial is not None
+        connection = self.session.connection
+        if delivery_id is not None and delivery_id != self._partial_id:
+            self.fail(
+                Error("amqp:invalid-field", "A delivery begins before the last one ended."), events
+            )
+            return
+        if aborted:  # (§2.7.5) as if it had never been begun
+            self.abandon_partial()
+            return
+        size = end - at
+        if self._is_discarding or len(partial) + size > self.max_message_size:
+            self._discard(settled, more, events)
+            return
+        if connection.partial_bytes + size > connection.max_partial_bytes:
+            self.fail(
+                Error("amqp:resource-limit-exceeded", "Too many unfinished messages."), events
+            )
+            return
+        connection.partial_bytes += size
+        partial += buffer[at:end]
+        tag, message_format, was_settled, old_state = self._partial_of
+        settled = settled or was_settled
+        state = old_state if state is None else state
+        if more:
+            self._partial_of = (tag, message_format, settled, state)
+            return
+        delivery_id = self._partial_id
+        self.abandon_partial()
+        if not settled:
+            if delivery_id in self.session.incoming.entries:
+                self.session.twins.add(delivery_id, self)
+            else:
+                self.session.incoming.add(delivery_id, self)
+            self.unsettled += 1
+            if self.unsettled > _HARD_UNSETTLED:
+                self._too_many(events)
+                return
+        events.append(
+            MessageReceived(self, delivery_id, tag, bytes(partial), message_format, settled, state)
+        )
+
+    def on_detach(self, detach: Detach, events: list[Event]) -> None:
+        """The peer's detach: answered with the same `closed`, unless it is the answer to ours."""
+        if self.state is LinkState.ATTACH_RECEIVED:
+            # It gave up waiting. Our end has to exist before it can be detached.
+            self.refuse(Error("amqp:link:detach-forced", "The attach was withdrawn."))
+            self._is_reported = False
+        elif self.state is LinkState.ATTACHED:
+            self._drop()
+            self.session.write(Detach(self.handle, detach.closed))
+        self.state = LinkState.DETACHED
+        if not self._is_reported:
+            self._is_reported = True
+            events.append(LinkDetached(self, detach.error, detach.closed, True))
+
+    def fail(self, error: Error, events: list[Event]) -> None:
+        """The peer broke a rule of the link: it is detached, and only it."""
+        error = self.session.connection.tracked(error)
+        self._drop()
+        if self.state is LinkState.ATTACH_RECEIVED:
+            self.refuse(error)
+        else:
+            self.detach(error)
+        self._is_reported = True
+        events.append(LinkDetached(self, error, True, False))
+
+    def mark_refused(self) -> None:
+        """The peer's attach has no node: its detach, with the reason, follows. (§2.6.3)"""
+        self.state = LinkState.ATTACHED
+        self.credit = 0
+
+    def _discard(self, settled: bool, more: bool, events: list[Event]) -> None:
+        """A frame of a message that has grown too large: nothing of it is kept."""
+        settled = settled or self._partial_of[2]
+        self.abandon_partial()
+        if more:
+            self._partial = bytearray()
+            self._is_discarding = True
+            self._partial_of = (b"", 0, settled, None)
+        else:
+            self._too_large(self._partial_id, settled, events)
+
+    def _too_large(self, delivery_id: int, settled: bool, events: list[Event]) -> None:
+        """Rejected, so that its sender learns why, and the link lives: a detach in the middle of a
+        message is an unknown error to azure-servicebus. One sent settled has no other answer."""
+        error = Error(
+            "amqp:link:message-size-exceeded",
+            f"The message is larger than the {self.max_message_size} bytes of this link.",
+        )
+        if settled:
+            self.fail(error, events)
+        else:
+            rejected = Rejected(self.session.connection.tracked(error))
+            self.session.answer(delivery_id, delivery_id, rejected, as_receiver=True)
+
+    def _too_many(self, events: list[Event]) -> None:
+        self.fail(Error("amqp:link:transfer-limit-exceeded", "Too many are unsettled."), events)
+
+    def abandon_partial(self) -> None:
+        """Forget the frames of an unfinished message."""
+        if self._partial is not None:
+            self.session.connection.partial_bytes -= len(self._partial)
+            self._partial = None
+            self._is_discarding = False
+
+    def _drop(self) -> None:
+        """Forget what is under way on this link."""
+        self.abandon_partial()
+        self.session.forget(self)
+        self.unsettled = 0
+        self.credit = 0

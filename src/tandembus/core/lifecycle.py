@@ -1,0 +1,578 @@
+"""What becomes of a message in its queue: every decision, from arrival to end.
+
+Each function here decides, puts the change into the book, and has `queue` do it. Checks (`check…`)
+come before, and change nothing. Which state follows which is `state.TRANSITIONS`; who is next is
+`ready`; who receives is `receivers`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from heapq import heappop
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from tandembus import limits
+from tandembus.changes import (
+    DELIVERED_ROW,
+    Activated,
+    Deferred,
+    Delayed,
+    Delivered,
+    Enqueued,
+    EntityKind,
+    Mode,
+    Note,
+    Noted,
+    Reactivated,
+    Removal,
+    Removed,
+    Renewed,
+    Return,
+    Returned,
+    decode_edits,
+    encode_edits,
+)
+from tandembus.core.commands import Disposition, Settle
+from tandembus.core.cursors import let_go
+from tandembus.core.duplicates import duplicate_key
+from tandembus.core.effects import Delivery
+from tandembus.core.ready import Next, Ready
+from tandembus.core.sessions import Session
+from tandembus.core.state import State
+from tandembus.core.tokens import NUMBER_MASK, TOKEN
+from tandembus.errors import (
+    ArgumentError,
+    MessageLockLostError,
+    MessageNotFoundError,
+    MessageSizeExceededError,
+    NotAllowedError,
+    QuotaExceededError,
+    SessionLockLostError,
+)
+from tandembus.model import NEVER, NO_EDITS, Edits, Message, Millis, new_tuple
+from tandembus.settings import QueueSettings, SubscriptionSettings
+
+if TYPE_CHECKING:
+    from tandembus.core.queue import Part, Queue
+
+NO_SESSION_ID: Final = (
+    "Session enabled entity doesn't allow a message whose session identifier is null."
+)
+_ONE: Final = Struct("<Q")
+_WAITING: Final = int(State.WAITING)
+_SCHEDULED: Final = int(State.SCHEDULED)
+_DEFERRED: Final = int(State.DEFERRED)
+_DELAYED: Final = int(State.DELAYED)
+
+
+def packed(numbers: Sequence[int]) -> bytes:
+    return _ONE.pack(numbers[0]) if len(numbers) == 1 else array("Q", numbers).tobytes()
+
+
+def check(queue: Queue, message: Message) -> None:
+    """Raises if this queue cannot take the message. Changes nothing."""
+    size = len(message.payload)
+    if size <= queue.max_message_bytes and queue.is_simple:
+        return
+    if size > queue.max_message_bytes:
+        raise MessageSizeExceededError(
+            f"The message of {size} bytes exceeds the limit of {queue.max_message_bytes} bytes "
+            f"of '{queue.path}'."
+        )
+    if queue.sessions is not None or len(queue.parts) > 1:
+        session_id = message.session_id
+        if session_id is None and queue.sessions is not None:
+            raise NotAllowedError(NO_SESSION_ID)
+        partition_key = message.partition_key
+        _check_length("SessionId", session_id, limits.MAX_SESSION_ID)
+        _check_length("PartitionKey", partition_key, limits.MAX_PARTITION_KEY)
+        if None not in (session_id, partition_key) and session_id != partition_key:
+            text = "PartitionKey and SessionId must be the same when both are set."
+            raise NotAllowedError(text)
+    if queue.window_ms:
+        message_id = message.message_id
+        if isinstance(message_id, str):
+            _check_length("MessageId", message_id, limits.MAX_MESSAGE_ID)
+
+
+def check_room(queue: Queue, size: int) -> None:
+    """Raises if `size` bytes more do not fit the quota."""
+    if queue.used_bytes + size > queue.max_bytes:
+        raise QuotaExceededError(
+            "The maximum entity size has been reached or exceeded for "
+            f"{queue.kind.name.title()}: '{queue.path}'. Size of entity in bytes:"
+            f"{queue.used_bytes}, Max entity size in bytes:{queue.max_bytes}."
+        )
+
+
+def check_session(queue: Queue, session_id: str, link: int, now: Millis) -> Session:
+    """The session, if `link` holds it."""
+    if queue.sessions is None:
+        raise NotAllowedError(f"'{queue.path}' does not require sessions.")
+    session = queue.sessions.by_id.get(session_id)
+    if session is None or session.link != link or not session.is_locked(now):
+        raise SessionLockLostError(session_id)
+    return session
+
+
+def accept(
+    queue: Queue,
+    message: Message,
+    now: Millis,
+    *,
+    body: int | None = None,
+    due: Millis = 0,
+    hops: int = 0,
+    edits: bytes | None = None,
+    link: int = 0,
+) -> int | None:
+    """Take a message that was checked. `body` names one that is stored already. Returns its
+    sequence number; None if it was a duplicate."""
+    book = queue.book
+    key = None
+    if queue.window_ms:
+        message_id = message.message_id
+        if message_id is not None:
+            is_keyed = len(queue.parts) > 1
+            key = duplicate_key(message_id, message.partition_key if is_keyed else None)
+            if queue.duplicates.has_seen(key, now, queue.window_ms):
+                book.emit(Noted(now, queue.id, Note.DUPLICATE_DROPPED, 0, link, key))
+                return None
+    time = now if now > queue.last_enqueued_ms else queue.last_enqueued_ms
+    ttl = message.ttl_ms
+    if ttl is None or ttl > queue.ttl_ms:
+        ttl = queue.ttl_ms
+    payload = None
+    size = len(message.payload)
+    if body is None:
+        body = book.next_body
+        payload = message.payload
+    parts = queue.parts
+    part = parts[0] if len(parts) == 1 else queue.choose_part(message)
+    change = Enqueued(
+        time,
+        queue.id,
+        part.high | ((part.last + 1 + part.origin) & part.mask),
+        body,
+        _SCHEDULED if due else _WAITING,
+        # A scheduled message lives from its due time on.
+        NEVER if ttl == NEVER else min((due or time) + ttl, NEVER),
+        due,
+        size,
+        0 if queue.level_of is None else queue.level_of(message),
+        hops,
+        0,
+        link,
+        None if queue.sessions is None else message.session_id,
+        key,
+        edits,
+        payload,
+    )
+    book.emit(change)
+    queue.add(change)
+    queue.tally.incoming += 1
+    return change.sequence_number
+
+
+def accept_run(
+    queue: Queue, messages: Sequence[Message], now: Millis, link: int
+) -> list[int] | None:
+    """`accept` several at once where that is all there is to it: no session, partition,
+    duplicate, schedule, time to live or ping. None: not so, take the long way."""
+    if not queue.is_simple or queue.is_relay or queue.ttl_ms != NEVER:
+        return None
+    for message in messages:
+        if message.ttl_ms is not None or message.scheduled_ms or message.is_ping:
+            return None
+    part, book, entity = queue.parts[0], queue.book, queue.id
+    time = max(now, queue.last_enqueued_ms)
+    index, body = part.last + 1, book.next_body
+    high, base, mask, emit = part.high, index + part.origin, part.mask, book.emit
+    numbers: list[int] = []
+    sizes: list[int] = []
+    level_of, level, levels = queue.level_of, 0, bytearray()
+    for at, message in enumerate(messages):
+        payload = message.payload
+        size = len(payload)
+        if level_of is not None:
+            level = level_of(message)
+            levels.append(level)
+        number = high | ((base + at) & mask)
+        emit(
+            new_tuple(
+                Enqueued,
+                (
+                    time, entity, number, body + at, _WAITING, NEVER, 0, size,
+                    level, 0, 0, link, None, None, None, payload,
+                ),
+            )
+        )  # fmt: skip
+        numbers.append(number)
+        sizes.append(size)
+    queue.add_run(index, body, time, sizes, levels)
+    queue.tally.incoming += len(numbers)
+    return numbers
+
+
+def leave(queue: Queue, numbers: Sequence[int], reason: Removal, now: Millis) -> None:
+    if numbers:
+        queue.book.emit(Removed(now, queue.id, reason, packed(numbers)))
+        queue.tally.removed[reason] += len(numbers)
+        queue.remove_all(numbers)
+
+
+def bury(
+    queue: Queue,
+    sequence_number: int,
+    reason: str | None,
+    description: str | None,
+    now: Millis,
+    *,
+    count: int | None = None,
+    edits: Edits = NO_EDITS,
+) -> None:
+    """Move a message to the dead-letter queue, keeping its number."""
+    grave, found = queue.dead_letter, queue.find(sequence_number)
+    assert grave is not None
+    assert found is not None
+    _, chunk, row, _ = found
+    texts = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
+    most = limits.MAX_DEAD_LETTER_TEXT
+    death = Edits({name: text[:most] for name, text in texts.items() if text is not None})
+    merged = decode_edits(queue.edits.get(sequence_number)).then(edits).then(death)
+    change = Enqueued(
+        chunk.enqueued[row],
+        grave.id,
+        sequence_number,
+        chunk.bodies[row],
+        _WAITING,
+        NEVER,
+        0,
+        chunk.sizes[row],
+        0,
+        chunk.hop(row),
+        chunk.count(row) if count is None else count,
+        0,
+        None,
+        None,
+        encode_edits(merged),
+        None,
+    )
+    queue.book.emit(change)
+    grave.add(change)
+    leave(queue, (sequence_number,), Removal.DEAD_LETTERED, now)
+    grave.has_arrived(now)
+
+
+def expire(queue: Queue, numbers: Sequence[int], now: Millis) -> None:
+    """The time to live of these waiting messages is over."""
+    assert queue.kind is not EntityKind.DEAD_LETTER
+    if queue.dead_letter is not None and getattr(
+        queue.settings, "dead_letter_on_expiration", False
+    ):
+        for number in numbers:
+            bury(
+                queue,
+                number,
+                "TTLExpiredException",
+                "The message expired and was dead lettered.",
+                now,
+            )
+    else:
+        leave(queue, numbers, Removal.EXPIRED, now)
+
+
+def next_message(queue: Queue, now: Millis) -> tuple[Part, Next] | None:
+    """Who is next for a receiver without a session. What has expired is removed on the way."""
+    if len(queue.parts) == 1:
+        part = queue.parts[0]
+        chosen = next_living(queue, part.ready, part, now)
+        return None if chosen is None else (part, chosen)
+    best: tuple[Part, Next] | None = None
+    for part in queue.parts:
+        chosen = next_living(queue, part.ready, part, now)
+        if chosen is not None and (best is None or _goes_before(chosen, best[1])):
+            best = part, chosen
+    return best
+
+
+def next_living(queue: Queue, ready: Ready, part: Part, now: Millis) -> Next | None:
+    while True:
+        chosen = ready.first(now)
+        if chosen is None:
+            return None
+        expires = chosen.chunk.expires
+        if expires is None or expires[chosen.row] > now:
+            return chosen
+        expire(queue, (part.number(chosen.at),), now)
+
+
+def receive_deferred(
+    queue: Queue,
+    numbers: Sequence[int],
+    nonce: int,
+    mode: Mode,
+    session_id: str | None,
+    link: int,
+    now: Millis,
+) -> tuple[Delivery, ...]:
+    if len(numbers) > limits.MAX_RECEIVE_BY_NUMBER:
+        most = limits.MAX_RECEIVE_BY_NUMBER
+        raise ArgumentError(f"At most {most} messages can be received by number at once.")
+    until = now + queue.lock_ms
+    for number in numbers:
+        found = queue.find(number)
+        if found is None or found.chunk.states[found.row] != _DEFERRED:
+            raise MessageNotFoundError(number)
+        session = queue.session_of(found.chunk, found.row)
+        if session is not None:
+            if session.id != session_id:
+                raise MessageNotFoundError(number)
+            check_session(queue, session_id, link, now)
+            until = session.locked_until_ms
+    if len(set(numbers)) != len(numbers):
+        raise ArgumentError("A sequence number was given twice.")
+    rows, result = bytearray(), []
+    for step, number in enumerate(numbers):
+        found = queue.find(number)
+        assert found is not None
+        chunk, row = found.chunk, found.row
+        is_locked = mode is Mode.PEEK_LOCK
+        mark = (nonce + step) & NUMBER_MASK
+        rows += DELIVERED_ROW.pack(
+            number, mark, chunk.sizes[row], chunk.count(row), chunk.level(row)
+        )
+        if is_locked:
+            result.append(queue.delivery(number, chunk, row, mark, until))
+            session = queue.session_of(chunk, row)
+            queue.lock(number, chunk, row, mark, until, link, session)
+        else:
+            result.append(queue.delivery(number, chunk, row))
+            queue.remove(number)
+    queue.book.emit(Delivered(now, queue.id, link, mode, until, bytes(rows)))
+    queue.tally.outgoing += len(result)
+    return tuple(result)
+
+
+def holder(queue: Queue, token: bytes, now: Millis) -> int:
+    """The sequence number that this token locks. Raises if it does not, or not any more."""
+    if len(token) != TOKEN.size:
+        raise MessageLockLostError
+    number, nonce = TOKEN.unpack(token)
+    lock = queue.locks.get(number)
+    if lock is None or lock[1] != nonce or lock[0] <= now:
+        raise MessageLockLostError
+    if lock[0] == NEVER:
+        found = queue.find(number)
+        assert found is not None
+        session = queue.session_of(found.chunk, found.row)
+        assert session is not None
+        if not session.is_locked(now) or session.link != lock[2]:
+            raise SessionLockLostError(session.id)
+    return int(number)
+
+
+def check_settle(
+    queue: Queue, tokens: Sequence[bytes], disposition: Disposition, now: Millis
+) -> list[int]:
+    numbers = [holder(queue, token, now) for token in tokens]
+    if len(numbers) > 1 and len(set(numbers)) != len(numbers):
+        raise MessageLockLostError
+    if disposition is Disposition.DEAD_LETTER and queue.kind is EntityKind.DEAD_LETTER:
+        raise NotAllowedError("A message in a dead-letter queue can't be dead-lettered again.")
+    return numbers
+
+
+def settle(queue: Queue, numbers: Sequence[int], command: Settle, now: Millis) -> None:
+    """Carry out what `check_settle` allowed."""
+    edits = command.edits
+    due = now + command.delay_ms if command.delay_ms else 0
+    match command.disposition:
+        case Disposition.COMPLETE:
+            leave(queue, numbers, Removal.COMPLETED, now)
+        case Disposition.DEAD_LETTER:
+            reason, description = command.reason, command.description
+            for number in numbers:
+                bury(queue, number, reason, description, now, edits=edits)
+        case Disposition.DEFER:
+            for number in numbers:
+                merged = _merged(queue, number, edits)
+                queue.book.emit(Deferred(now, queue.id, merged, packed((number,))))
+                queue.set_aside(number, merged)
+        case Disposition.ABANDON:
+            come_back(queue, numbers, Return.ABANDONED, now, edits, due)
+        case Disposition.RELEASE:
+            come_back(queue, numbers, Return.RELEASED, now, edits, due)
+
+
+def _merged(queue: Queue, number: int, edits: Edits) -> bytes | None:
+    """All edits of a message, these on top; None if there are no new ones."""
+    if not edits:
+        return None
+    return encode_edits(decode_edits(queue.edits.get(number)).then(edits))
+
+
+def come_back(
+    queue: Queue,
+    numbers: Sequence[int],
+    reason: Return,
+    now: Millis,
+    edits: Edits = NO_EDITS,
+    due: Millis = 0,
+) -> None:
+    """The locks of these messages end. Each goes back to its place, at once or at `due`, or, if it
+    was delivered too often or has expired, to where such messages go."""
+    queue.tally.returned[reason] += len(numbers)
+    back: list[int] = []
+    limit = NEVER
+    if isinstance(queue.settings, QueueSettings | SubscriptionSettings):
+        if queue.kind is not EntityKind.DEAD_LETTER:
+            limit = queue.settings.max_delivery_count
+    for number in numbers:
+        found = queue.find(number)
+        assert found is not None
+        chunk, row = found.chunk, found.row
+        count = chunk.count(row) + reason.is_counted
+        if reason.is_counted and count >= limit:
+            why = f"Message could not be consumed after {count} delivery attempts."
+            bury(queue, number, "MaxDeliveryCountExceeded", why, now, count=count, edits=edits)
+        elif edits:
+            _put_back(queue, [number], reason, now, _merged(queue, number, edits), due)
+        else:
+            back.append(number)
+    if back:
+        _put_back(queue, back, reason, now, None, due)
+    queue.has_arrived(now)
+
+
+def _put_back(
+    queue: Queue,
+    numbers: Sequence[int],
+    reason: Return,
+    now: Millis,
+    edits: bytes | None,
+    due: Millis,
+) -> None:
+    if due:
+        queue.book.emit(Delayed(now, queue.id, reason, due, edits, packed(numbers)))
+        for number in numbers:
+            queue.delay(number, reason, due, edits)
+    else:
+        queue.book.emit(Returned(now, queue.id, reason, edits, packed(numbers)))
+        for number in numbers:
+            queue.give_back(number, reason, edits)
+
+
+def renew(queue: Queue, tokens: Sequence[bytes], now: Millis) -> list[Millis]:
+    if queue.sessions is not None:
+        raise NotAllowedError("The lock of a session's message is renewed with its session.")
+    numbers = [holder(queue, token, now) for token in tokens]
+    until = now + queue.lock_ms
+    queue.book.emit(Renewed(now, queue.id, until, packed(numbers)))
+    for number in numbers:
+        queue.extend(number, until)
+    return [until] * len(numbers)
+
+
+def cancel(queue: Queue, numbers: Sequence[int], now: Millis) -> None:
+    for number in numbers:
+        found = queue.find(number)
+        if found is None or found.chunk.states[found.row] != _SCHEDULED:
+            raise MessageNotFoundError(number)
+    leave(queue, list(dict.fromkeys(numbers)), Removal.CANCELLED, now)
+
+
+def activate_due(queue: Queue, now: Millis) -> None:
+    """Scheduled messages whose time has come are appended as if sent now (S8); delayed ones are in
+    their place again."""
+    scheduled = queue.scheduled
+    while scheduled and scheduled[0][0] <= now:
+        due, number = heappop(scheduled)
+        found = queue.find(number)
+        state = None if found is None else found.chunk.states[found.row]
+        if found is None or state not in (_SCHEDULED, _DELAYED):
+            continue
+        if state == _DELAYED:
+            if found.chunk.due(found.row) == due:  # else delayed again, after an earlier return
+                reactivate(queue, [number], now)
+            continue
+        time = max(due, queue.last_enqueued_ms)
+        expires = found.chunk.expiry(found.row)
+        if expires != NEVER:
+            expires += time - due
+        new_number = found.part.number(found.part.last + 1)
+        change = Activated(time, queue.id, number, new_number, expires)
+        queue.book.emit(change)
+        queue.activate(change)
+        queue.accessed_ms = now
+        queue.has_arrived(now)
+
+
+def reactivate(queue: Queue, numbers: Sequence[int], now: Millis) -> None:
+    """These deferred or delayed messages wait again, each in its place."""
+    queue.book.emit(Reactivated(now, queue.id, packed(numbers)))
+    for number in numbers:
+        queue.reactivate(number)
+    queue.has_arrived(now)
+
+
+def take_for_relay(queue: Queue, most: int, now: Millis) -> dict[int, int]:
+    """Waiting messages that are to go on to another entity, with their bodies. A dead letter that
+    has used up its hops stays where it is, for receivers."""
+    taken: dict[int, int] = {}
+    stay: list[tuple[Part, Next]] = []
+    while len(taken) < most:
+        following = next_message(queue, now)
+        if following is None:
+            break
+        part, chosen = following
+        part.ready.take(chosen, now)
+        number = part.number(chosen.at)
+        is_worn = chosen.chunk.hop(chosen.row) >= limits.MAX_FORWARD_HOPS
+        if is_worn and queue.kind is EntityKind.DEAD_LETTER:
+            stay.append(following)
+        elif number not in queue.loading:
+            taken[number] = chosen.chunk.bodies[chosen.row]
+            queue.loading[number] = None
+    for part, chosen in stay:
+        part.ready.put_back(chosen.at, chosen.lane.level)
+    return taken
+
+
+def tick(queue: Queue, now: Millis) -> None:
+    activate_due(queue, now)
+    ended = _ended_locks(queue, now)
+    if ended:
+        come_back(queue, ended, Return.LOCK_EXPIRED, now)
+    queue.receivers.tick(now)
+    let_go(queue, now)
+    for part in queue.parts:
+        if part.table.next_expiry <= now:
+            expire(queue, [part.number(index) for index in part.table.expired(now)], now)
+
+
+def _ended_locks(queue: Queue, now: Millis) -> list[int]:
+    if queue.has_mixed_locks:
+        # The lock duration was changed: until these locks are gone their order says nothing.
+        queue.has_mixed_locks = bool(queue.locks)
+        return [number for number, (until, *_) in queue.locks.items() if until <= now]
+    ended = []
+    for number, (until, *_) in queue.locks.items():
+        if until > now:
+            break
+        ended.append(number)
+    return ended
+
+
+def _goes_before(one: Next, other: Next) -> bool:
+    """Across partitions: by effective level, then by time of arrival."""
+    if one.rank != other.rank:
+        return one.rank > other.rank
+    return one.chunk.enqueued[one.row] < other.chunk.enqueued[other.row]
+
+
+def _check_length(name: str, value: str | None, most: int) -> None:
+    if value is not None and len(value) > most:
+        raise ArgumentError(f"{name} has {len(value)} characters; at most {most} are allowed.")

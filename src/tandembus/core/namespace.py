@@ -1,0 +1,599 @@
+"""A namespace: the door of core. Commands and `now` go in, outcomes come out; nothing else goes in.
+
+Here every command is checked and carried out, time passes, and the log is played again. What
+becomes of a message within one queue is `lifecycle`; which entities there are is `registry`; how
+messages go from one to another is `relays`.
+
+The rule: a command that is refused has changed nothing. So each handler first checks everything
+that can be refused, and only then puts its first change into the book.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from tandembus import limits
+from tandembus.changes import (
+    Change,
+    EntityKind,
+    EntityUpdated,
+    Note,
+    Noted,
+    Return,
+    RuleAdded,
+    RuleRemoved,
+    SessionStateSet,
+    Started,
+)
+from tandembus.core import lifecycle
+from tandembus.core.commands import (
+    AddRule,
+    Attach,
+    Browse,
+    CancelScheduled,
+    ChangePriority,
+    Command,
+    CountSessions,
+    CreateQueue,
+    CreateSubscription,
+    CreateTopic,
+    DeadLetterSession,
+    Declare,
+    DeleteEntity,
+    DeleteMessages,
+    Detach,
+    Discard,
+    Discharge,
+    Flow,
+    GetSessionState,
+    ListSessions,
+    Loaded,
+    Reactivate,
+    ReceiveDeferred,
+    Remark,
+    RemoveRule,
+    Renew,
+    RenewSession,
+    Send,
+    SetSessionState,
+    Settle,
+    UpdateEntity,
+    UpdateRule,
+)
+from tandembus.core.detours import Detours, check_delay
+from tandembus.core.effects import Attached, Delivery, Effect, LinkClosed, Load, Outcome
+from tandembus.core.positions import Reading
+from tandembus.core.queue import Queue
+from tandembus.core.receivers import Receiver
+from tandembus.core.registry import SETTINGS, Registry
+from tandembus.core.relays import Relays
+from tandembus.core.replay import replay
+from tandembus.core.rules import Rule, RuleSet, default_rule
+from tandembus.core.state import State
+from tandembus.core.transactions import Transactions
+from tandembus.errors import (
+    ArgumentError,
+    EntityDisabledError,
+    EntityExistsError,
+    MessageSizeExceededError,
+    NotAllowedError,
+    QuotaExceededError,
+    Refused,
+)
+from tandembus.model import NEVER, Message, Millis
+from tandembus.settings import canonical_subscription, check_update
+
+RELAY_BATCH: Final = 100
+"""Messages of one entity that are read from the store at a time to be forwarded or published."""
+
+
+class Namespace:
+    def __init__(self, registry: Registry | None = None) -> None:
+        self._registry = registry or Registry()
+        self._book = self._registry.book
+        self._relays = Relays(self._registry)
+        self._transactions = Transactions()
+        detours = Detours(self._registry)
+        self._handlers: dict[type, Callable[[Any, Millis], object]] = {
+            CreateQueue: self._create_queue,
+            CreateTopic: self._create_topic,
+            CreateSubscription: self._create_subscription,
+            UpdateEntity: self._update,
+            DeleteEntity: self._delete_entity,
+            AddRule: self._add_rule,
+            UpdateRule: self._update_rule,
+            RemoveRule: self._remove_rule,
+            Send: self._send,
+            CancelScheduled: self._cancel,
+            Attach: self._attach,
+            Flow: self._flow,
+            Detach: self._detach,
+            ReceiveDeferred: self._receive_deferred,
+            Browse: self._browse,
+            Settle: self._settle,
+            Renew: self._renew,
+            DeleteMessages: detours.delete_messages,
+            ChangePriority: detours.change_priority,
+            RenewSession: self._renew_session,
+            SetSessionState: self._set_session_state,
+            GetSessionState: self._noted(self._get_session_state),
+            ListSessions: self._noted(detours.list_sessions),
+            CountSessions: self._noted(detours.count_sessions),
+            DeadLetterSession: detours.dead_letter_session,
+            Discard: detours.discard,
+            Reactivate: detours.reactivate,
+            Declare: self._declare,
+            Discharge: self._discharge,
+            Loaded: self._relays.loaded,
+            Remark: self._remark,
+            **Reading(self._registry).handlers,
+        }
+
+    # --- the door ---------------------------------------------------------------------------------
+
+    def apply(self, command: Command, now: Millis) -> Outcome:
+        """Do it, or raise `Refused`; then nothing has changed."""
+        registry = self._registry
+        if now > registry.now:
+            registry.now = now
+        else:
+            now = registry.now
+        try:
+            reply = self._handlers[type(command)](command, now)
+        except Refused:
+            assert not self._book.changes, "a refusal changes nothing"
+            raise
+        return self._outcome(reply, now)
+
+    def tick(self, now: Millis) -> Outcome:
+        """Do what time has brought: locks and lives that end, schedules that come due."""
+        now = self._advance(now)
+        self._transactions.drop_overdue(now)
+        while (queue := self._book.pop_due(self._registry.by_id, now)) is not None:
+            self._tick_queue(queue, now)
+        return self._outcome(None, now)
+
+    def next_deadline(self) -> Millis:
+        """When `tick` is wanted next; NEVER if nothing is under way."""
+        deadline = self._book.next_deadline(self._registry.by_id)
+        return min(deadline, self._transactions.next_deadline())
+
+    @property
+    def freed(self) -> list[int]:
+        """Bodies that nobody needs any more. The engine takes them and clears the list."""
+        return self._book.freed
+
+    @property
+    def next_body(self) -> int:
+        return self._book.next_body
+
+    def _advance(self, now: Millis) -> Millis:
+        """Time does not run backwards here, whatever the clock does (S4)."""
+        now = self._registry.now = max(now, self._registry.now)
+        return now
+
+    def _outcome(self, reply: object, now: Millis) -> Outcome:
+        book = self._book
+        while book.to_pump:
+            _, queue = book.to_pump.popitem()
+            queue.receivers.pump(now)
+        changes, book.changes = book.changes, []
+        book.emit = book.changes.append
+        effects: Sequence[Effect] = ()
+        if book.effects:
+            effects, book.effects = book.effects, []
+            for effect in effects:
+                if type(effect) is LinkClosed:
+                    self._registry.links.pop(effect.link, None)
+        return Outcome(reply, changes, effects)
+
+    def dump(self) -> list[bytearray]:
+        """The whole state, for an index. Links and transactions are not part of it."""
+        return self._registry.dump()
+
+    @classmethod
+    def load(cls, data: bytes | memoryview) -> Namespace:
+        return cls(Registry.load(data))
+
+    # --- entities ---------------------------------------------------------------------------------
+
+    def find(self, path: str) -> Queue:
+        """The queue, subscription, dead-letter queue or topic at a path, in any spelling."""
+        return self._registry.find(path)
+
+    def __contains__(self, path: str) -> bool:
+        return path in self._registry
+
+    @property
+    def entities(self) -> Sequence[Queue]:
+        """Every entity, in the order of creation."""
+        return tuple(self._registry.by_id.values())
+
+    def limit_entities(self, most: int) -> None:
+        self._registry.max_entities = most
+
+    def subscriptions(self, topic: str) -> dict[str, Queue]:
+        return dict(self._registry.topic(topic).subscriptions)
+
+    def rules(self, subscription: str) -> tuple[Rule, ...]:
+        return self._registry.rules[self._registry.subscription(subscription).id].rules
+
+    def filter_counts(self, topic: str) -> tuple[int, int]:
+        return self._registry.filter_counts(self._registry.topic(topic))
+
+    def _create_queue(self, command: CreateQueue, now: Millis) -> None:
+        settings = command.settings.validate()
+        self._registry.check_new(command.path, settings)
+        self._registry.create(
+            EntityKind.QUEUE, command.path, settings, 0, now, origin=command.origin
+        )
+
+    def _create_topic(self, command: CreateTopic, now: Millis) -> None:
+        settings = command.settings.validate()
+        self._registry.check_new(command.path, settings)
+        self._registry.create(EntityKind.TOPIC, command.path, settings, 0, now)
+
+    def _create_subscription(self, command: CreateSubscription, now: Millis) -> None:
+        topic = self._registry.topic(command.topic)
+        settings = command.settings.validate()
+        name = canonical_subscription(command.name)
+        path = f"{topic.path}/Subscriptions/{command.name}"
+        if name in topic.subscriptions:
+            raise EntityExistsError(path)
+        if len(topic.subscriptions) >= limits.MAX_SUBSCRIPTIONS_PER_TOPIC:
+            raise QuotaExceededError(
+                f"The topic '{topic.path}' has {limits.MAX_SUBSCRIPTIONS_PER_TOPIC} subscriptions, "
+                "the most it can."
+            )
+        self._registry.check_targets(path, settings)
+        rule = command.rule or default_rule(now)
+        rules = RuleSet([rule])
+        self._registry.check_rules(topic, rule)
+        entity = self._registry.create(EntityKind.SUBSCRIPTION, path, settings, topic.id, now)
+        self._book.emit(RuleAdded(now, entity, json.dumps(rule.to_json())))
+        self._registry.rules[entity] = rules
+
+    def _update(self, command: UpdateEntity, now: Millis) -> None:
+        queue = self._registry.find(command.path)
+        if queue.kind is EntityKind.DEAD_LETTER or not isinstance(
+            command.settings, SETTINGS[queue.kind]
+        ):
+            raise ArgumentError(f"'{command.path}' is not described by such settings.")
+        settings = command.settings.validate()
+        check_update(queue.settings, settings)  # type: ignore[type-var]
+        self._registry.check_targets(command.path, settings)
+        change = EntityUpdated(now, queue.id, json.dumps(settings.to_json()))
+        self._book.emit(change)
+        self._registry.do_update(change)
+        queue.accessed_ms = now
+        for each in (queue, queue.dead_letter):
+            if each is None:
+                continue
+            if not each.gives_messages:
+                each.receivers.close_all(EntityDisabledError(each.path), now)
+            self._book.wake(each, now)
+            each.has_arrived(now)
+
+    def _delete_entity(self, command: DeleteEntity, now: Millis) -> None:
+        queue = self._registry.find(command.path)
+        if queue.kind is EntityKind.DEAD_LETTER:
+            raise NotAllowedError("A dead-letter queue is deleted with its entity only.")
+        self._registry.delete(queue, now)
+
+    def _add_rule(self, command: AddRule, now: Millis) -> None:
+        subscription = self._registry.subscription(command.path)
+        rules = self._registry.rules[subscription.id].adding(command.rule)
+        assert subscription.owner is not None
+        self._registry.check_rules(subscription.owner, command.rule)
+        subscription.accessed_ms = now
+        self._book.emit(RuleAdded(now, subscription.id, json.dumps(command.rule.to_json())))
+        self._registry.rules[subscription.id] = rules
+
+    def _update_rule(self, command: UpdateRule, now: Millis) -> None:
+        subscription = self._registry.subscription(command.path)
+        rules, rule = self._registry.rules[subscription.id], command.rule
+        assert subscription.owner is not None
+        self._registry.check_rules(subscription.owner, rule, rules[rule.name])
+        # It goes to the end of the row, now as when the log is played again.
+        rules = rules.removing(rule.name).adding(rule)
+        subscription.accessed_ms = now
+        self._book.emit(RuleRemoved(now, subscription.id, rule.name))
+        self._book.emit(RuleAdded(now, subscription.id, json.dumps(rule.to_json())))
+        self._registry.rules[subscription.id] = rules
+
+    def _remove_rule(self, command: RemoveRule, now: Millis) -> None:
+        subscription = self._registry.subscription(command.path)
+        rules = self._registry.rules[subscription.id].removing(command.name)
+        self._book.emit(RuleRemoved(now, subscription.id, command.name))
+        self._registry.rules[subscription.id] = rules
+
+    # --- sending ----------------------------------------------------------------------------------
+
+    def _send(self, command: Send, now: Millis) -> Sequence[int | Refused]:
+        queue = self._registry.find(command.path)
+        try:
+            size = self._check_send(queue, command.messages)
+            if command.transaction is None:
+                lifecycle.check_room(queue, size)
+            if queue.throttle is not None:
+                queue.throttle.admit(queue.path, command, now)
+        except Refused:
+            if not command.each or len(command.messages) == 1:
+                raise
+            row = [replace(command, messages=(each,)) for each in command.messages]
+            return [it if isinstance(it, Refused) else it[0] for it in self._alone(row, now)]
+        if command.transaction is not None:
+            self._transactions.add(command.transaction, command, now)
+            return []
+        return self._accept(queue, command.messages, command.link, now)
+
+    def _alone(self, row: Sequence[Command], now: Millis) -> list[Any]:
+        """Each for itself: its reply, or its refusal."""
+        replies: list[Any] = []
+        for command in row:
+            try:
+                replies.append(self._handlers[type(command)](command, now))
+            except Refused as refusal:
+                replies.append(refusal)
+        return replies
+
+    def _check_send(self, queue: Queue, messages: Sequence[Message]) -> int:
+        """Raises if one of them cannot be taken. Returns their size."""
+        if queue.kind not in (EntityKind.QUEUE, EntityKind.TOPIC):
+            raise NotAllowedError(
+                f"Nothing can be sent to '{queue.path}': send to its queue or topic."
+            )
+        if not queue.takes_sends:
+            raise EntityDisabledError(queue.path)
+        if len(messages) > limits.MAX_BATCH_MESSAGES:
+            raise MessageSizeExceededError(
+                f"A batch has at most {limits.MAX_BATCH_MESSAGES} messages, not {len(messages)}."
+            )
+        sizes = [len(message.payload) for message in messages]
+        if not queue.is_simple or max(sizes, default=0) > queue.max_message_bytes:
+            for message in messages:
+                try:
+                    lifecycle.check(queue, message)
+                except Refused:
+                    if not message.is_ping:  # that needs no session id
+                        raise
+        return sum(sizes)
+
+    def _accept(
+        self, queue: Queue, messages: Sequence[Message], link: int, now: Millis
+    ) -> list[int]:
+        run = lifecycle.accept_run(queue, messages, now, link) if len(messages) > 1 else None
+        numbers = run or []
+        for message in messages if run is None else ():
+            if message.is_ping:
+                self._book.emit(Noted(now, queue.id, Note.PINGED, 0, link, None))
+                queue.tally.pings += 1
+                numbers.append(0)
+                continue
+            due = message.scheduled_ms or 0
+            if due <= now:
+                due = 0
+            number = lifecycle.accept(queue, message, now, due=due, link=link)
+            numbers.append(number or 0)
+            if number is not None and not due and queue.is_relay:
+                self._relays.relay(queue, number, message, now)
+        queue.accessed_ms = now
+        if queue.receivers.is_hungry:
+            self._book.to_pump[queue.id] = queue
+        return numbers
+
+    def _cancel(self, command: CancelScheduled, now: Millis) -> None:
+        queue = self._registry.find(command.path)
+        lifecycle.cancel(queue, command.sequence_numbers, now)
+        queue.accessed_ms = now
+
+    # --- receiving --------------------------------------------------------------------------------
+
+    def _attach(self, command: Attach, now: Millis) -> Attached | None:
+        queue = self._registry.holder(command.path)
+        if command.link in self._registry.links:
+            raise ArgumentError(f"The link {command.link} is attached already.")
+        if not queue.gives_messages:
+            raise EntityDisabledError(queue.path)
+        attached = queue.receivers.attach(
+            command.link, command.mode, command.session, command.timeout_ms, now
+        )
+        queue.accessed_ms = now
+        self._registry.links[command.link] = queue
+        return attached
+
+    def _receiver(self, link: int) -> Receiver:
+        queue = self._registry.links.get(link)
+        receiver = None if queue is None else queue.receivers.links.get(link)
+        if receiver is None:
+            raise NotAllowedError(f"The link {link} is not attached.")
+        return receiver
+
+    def _flow(self, command: Flow, now: Millis) -> int:
+        receiver = self._receiver(command.link)
+        queue = receiver.queue
+        receivers = queue.receivers
+        credit = command.credit
+        if command.received is not None:
+            credit = max(0, credit - (receiver.handed_out - command.received))
+        receivers.flow(receiver, credit, command.nonce, now, is_drain=command.drain)
+        queue.accessed_ms = now
+        receivers.pump(now)
+        left = receiver.credit
+        if command.drain:
+            receivers.flow(receiver, 0, command.nonce, now)
+        return left
+
+    def _detach(self, command: Detach, now: Millis) -> None:
+        queue = self._registry.links.pop(command.link, None)
+        if queue is not None:
+            queue.receivers.detach(command.link, now)
+
+    def _receive_deferred(self, command: ReceiveDeferred, now: Millis) -> tuple[Delivery, ...]:
+        queue = self._registry.holder(command.path)
+        if not queue.gives_messages:
+            raise EntityDisabledError(queue.path)
+        queue.accessed_ms = now
+        return lifecycle.receive_deferred(
+            queue,
+            command.sequence_numbers,
+            command.nonce,
+            command.mode,
+            command.session,
+            command.link,
+            now,
+        )
+
+    def _browse(self, command: Browse, now: Millis) -> tuple[Delivery, ...]:
+        queue = self._registry.find(command.path)
+        if command.count < 1:
+            raise ArgumentError("The number of messages to browse must be at least 1.")
+        count = min(command.count, limits.MAX_BROWSE)
+        shown = queue.browse(command.from_sequence_number, count, command.session, command.states)
+        queue.accessed_ms = now
+        self._book.emit(Noted(now, queue.id, Note.BROWSED, len(shown), 0, None))
+        return shown
+
+    # --- settling ---------------------------------------------------------------------------------
+
+    def _settle(self, command: Settle, now: Millis) -> list[Refused | None] | None:
+        queue = self._registry.holder(command.path)
+        if command.delay_ms:
+            check_delay(command)
+        try:
+            numbers = lifecycle.check_settle(queue, command.tokens, command.disposition, now)
+        except Refused:
+            if not command.each or len(command.tokens) == 1:
+                raise
+            return self._alone([replace(command, tokens=(it,)) for it in command.tokens], now)
+        if command.transaction is not None:
+            self._transactions.add(command.transaction, command, now)
+        else:
+            lifecycle.settle(queue, numbers, command, now)
+        return None
+
+    def _renew(self, command: Renew, now: Millis) -> list[Millis]:
+        return lifecycle.renew(self._registry.holder(command.path), command.tokens, now)
+
+    # --- sessions ---------------------------------------------------------------------------------
+
+    def _renew_session(self, command: RenewSession, now: Millis) -> Millis:
+        queue = self._registry.holder(command.path)
+        session = lifecycle.check_session(queue, command.session, command.link, now)
+        return queue.receivers.renew_session(session, now)
+
+    def _set_session_state(self, command: SetSessionState, now: Millis) -> None:
+        queue = self._registry.holder(command.path)
+        lifecycle.check_session(queue, command.session, command.link, now)
+        if command.state is not None and len(command.state) > limits.MAX_SESSION_STATE:
+            raise MessageSizeExceededError(
+                f"A session's state has at most {limits.MAX_SESSION_STATE} bytes."
+            )
+        assert queue.sessions is not None
+        if command.state is not None and queue.sessions.states >= limits.MAX_SESSION_STATES:
+            raise QuotaExceededError(
+                f"'{queue.path}' has {limits.MAX_SESSION_STATES} states, the most it can keep."
+            )
+        change = SessionStateSet(now, queue.id, command.session, command.state)
+        self._book.emit(change)
+        queue.sessions.set_state(command.session, command.state, now)
+
+    def _get_session_state(self, command: GetSessionState, now: Millis) -> bytes | None:
+        queue = self._registry.holder(command.path)
+        return lifecycle.check_session(queue, command.session, command.link, now).state
+
+    # --- transactions -----------------------------------------------------------------------------
+
+    def _declare(self, command: Declare, now: Millis) -> int:
+        return self._transactions.declare(now)
+
+    def _discharge(self, command: Discharge, now: Millis) -> None:
+        """All of it is checked again, as a whole; then none of it can fail."""
+        commands = self._transactions.take(command.transaction, now)
+        if command.fail:
+            return
+        sizes: dict[int, int] = {}
+        tokens: set[bytes] = set()
+        for each in commands:
+            if isinstance(each, Send):
+                queue = self._registry.find(each.path)
+                sizes[queue.id] = sizes.get(queue.id, 0) + self._check_send(queue, each.messages)
+                lifecycle.check_room(queue, sizes[queue.id])
+            else:
+                queue = self._registry.holder(each.path)
+                lifecycle.check_settle(queue, each.tokens, each.disposition, now)
+                if not tokens.isdisjoint(each.tokens):
+                    raise NotAllowedError("A message was settled twice in one transaction.")
+                tokens.update(each.tokens)
+        for each in commands:
+            queue = self._registry.find(each.path)
+            if isinstance(each, Send):
+                self._accept(queue, each.messages, each.link, now)
+            else:
+                numbers = lifecycle.check_settle(queue, each.tokens, each.disposition, now)
+                lifecycle.settle(queue, numbers, each, now)
+
+    # --- time -------------------------------------------------------------------------------------
+
+    def _tick_queue(self, queue: Queue, now: Millis) -> None:
+        lifecycle.tick(queue, now)
+        if self._is_idle(queue, now):
+            self._registry.delete(queue, now)
+            return
+        if queue.is_relay and not queue.loading and queue.counts[State.WAITING]:
+            bodies = lifecycle.take_for_relay(queue, RELAY_BATCH, now)
+            if bodies:
+                self._book.effects.append(Load(queue.id, bodies))
+        if queue.receivers.is_hungry:
+            self._book.to_pump[queue.id] = queue
+        self._book.wake(queue, queue.next_deadline())
+        self._registry.expect_idleness(queue)
+
+    def _is_idle(self, queue: Queue, now: Millis) -> bool:
+        idle = queue.idle_ms
+        if idle == NEVER:
+            return False
+        if queue.receivers.links or queue.counts[State.SCHEDULED] or queue.counts[State.DELAYED]:
+            queue.accessed_ms = now
+        return now - queue.accessed_ms >= idle
+
+    def _noted(self, look: Callable[[Any, Millis], object]) -> Callable[[Any, Millis], object]:
+        """Who only looks leaves a record, too: it costs what anything else costs (P11)."""
+
+        def noted(command: Any, now: Millis) -> object:
+            reply = look(command, now)
+            self._remark(Remark(command.path, Note.MANAGED), now)
+            return reply
+
+        return noted
+
+    def _remark(self, command: Remark, now: Millis) -> None:
+        queue = self._registry.find(command.path)
+        self._book.emit(Noted(now, queue.id, command.note, command.number, 0, None))
+
+    # --- recovery ---------------------------------------------------------------------------------
+
+    def replay(self, change: Change) -> None:
+        """Do again what was decided before."""
+        replay(self._registry, change)
+
+    def restart(self, now: Millis, version: str = "") -> Outcome:
+        """After recovery: what was locked in the former life comes back."""
+        now = self._advance(now)
+        self._book.emit(Started(now, version))
+        self._book.effects.clear()
+        for queue in list(self._registry.by_id.values()):
+            if queue.sessions is not None:
+                for session in list(queue.sessions.by_id.values()):
+                    if session.link is not None:
+                        queue.receivers.detach_lost(session, now)
+            if queue.locks:
+                lifecycle.come_back(queue, list(queue.locks), Return.RESTARTED, now)
+            queue.loading.clear()
+            queue.accessed_ms = now
+            self._book.wake(queue, min(queue.next_deadline(), now if queue.is_relay else NEVER))
+            self._registry.expect_idleness(queue)
+        return self._outcome(None, now)

@@ -1,0 +1,185 @@
+"""Messages that go on from where they arrived: from a topic to its subscriptions, from a queue to
+where it forwards, from a dead-letter queue likewise.
+
+A fresh message goes on at once. One that was stored meanwhile (scheduled, or waiting when
+forwarding was switched on) has to be read first: the effect `Load` asks for it, the command
+`Loaded` brings it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+from uuid import UUID
+
+from tandembus import limits
+from tandembus.changes import EntityKind, Note, Noted, Removal, decode_edits, encode_edits
+from tandembus.core import lifecycle
+from tandembus.core.commands import Loaded
+from tandembus.core.overlay import laid_over
+from tandembus.core.queue import Queue
+from tandembus.core.registry import Registry
+from tandembus.core.sql_context import Context
+from tandembus.core.state import State
+from tandembus.errors import EntityDisabledError, Refused
+from tandembus.model import NO_EDITS, Edits, Message, Millis, Timestamp, Value
+from tandembus.settings import SubscriptionSettings
+
+RELAY_RETRY_MS: Final = 5_000
+"""When forwarding out of a dead-letter queue fails there is nowhere else to go: it is retried."""
+
+SESSION_ID_IS_NULL: Final = "Session ID is null."
+
+
+class Relays:
+    __slots__ = ("_registry",)
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    def relay(self, source: Queue, number: int, message: Message, now: Millis) -> bool:
+        """Pass a message on: to the subscriptions of a topic, or to where its queue forwards.
+        `message` already has the edits that the source's copy has. False: it had to stay."""
+        if source.kind is EntityKind.TOPIC:
+            self._publish(source, number, message, now)
+            lifecycle.leave(source, (number,), Removal.PUBLISHED, now)
+            return True
+        refusal = self._why_not_forward(source, number, message)
+        if refusal is None:
+            self._forward(source, number, message, now)
+        elif source.dead_letter is not None:
+            lifecycle.bury(source, number, *refusal, now)
+        else:
+            source.back_from_relay(number)
+            return False
+        return True
+
+    def _why_not_forward(
+        self, source: Queue, number: int, message: Message
+    ) -> tuple[str, str] | None:
+        assert source.relays_to is not None
+        found = source.find(number)
+        assert found is not None
+        if found.chunk.hop(found.row) >= limits.MAX_FORWARD_HOPS:
+            text = f"The message was forwarded {limits.MAX_FORWARD_HOPS} times."
+            return "MaxTransferHopCountExceeded", text
+        target: Queue | None = None
+        try:
+            target = self._registry.find(source.relays_to)
+            if not target.takes_sends:
+                raise EntityDisabledError(target.path)
+            lifecycle.check(target, message)
+            lifecycle.check_room(target, len(message.payload))
+        except Refused as error:
+            if target is not None and target.sessions is not None and message.session_id is None:
+                return SESSION_ID_IS_NULL, str(error)
+            return type(error).__name__.removesuffix("Error"), str(error)
+        return None
+
+    def _forward(self, source: Queue, number: int, message: Message, now: Millis) -> None:
+        found = source.find(number)
+        assert found is not None
+        assert source.relays_to is not None
+        target = self._registry.find(source.relays_to)
+        edits = decode_edits(source.edits.get(number))
+        marks: dict[str, Value] = {"EnqueuedSequenceNumber": number, **edits.system}
+        if source.kind is EntityKind.DEAD_LETTER and source.owner is not None:
+            marks["DeadLetterSource"] = source.owner.path
+        edits = Edits(edits.properties, edits.removed, marks)
+        new_number = lifecycle.accept(
+            target,
+            message,
+            now,
+            body=found.chunk.bodies[found.row],
+            hops=found.chunk.hop(found.row) + 1,
+            edits=encode_edits(edits),
+        )
+        lifecycle.leave(source, (number,), Removal.FORWARDED, now)
+        self._arrived(target, new_number, message, now)
+
+    def _arrived(self, queue: Queue, number: int | None, message: Message, now: Millis) -> None:
+        if number is None:
+            return
+        if queue.is_relay:
+            self.relay(queue, number, message, now)
+        else:
+            queue.has_arrived(now)
+
+    def _publish(self, topic: Queue, number: int, message: Message, now: Millis) -> None:
+        found = topic.find(number)
+        assert found is not None
+        body, hops = found.chunk.bodies[found.row], found.chunk.hop(found.row)
+        carried = decode_edits(topic.edits.get(number))
+        facts: dict[str, Value] = {
+            "SequenceNumber": number,
+            "EnqueuedTimeUtc": Timestamp(now),
+            "Size": len(message.payload),
+            "DeliveryCount": 0,
+        }
+        context = Context(message, facts, NO_EDITS, _ids_for(topic.id, number))
+        copies = 0
+        for subscription in list(topic.subscriptions.values()):
+            selection = self._registry.rules[subscription.id].evaluate(context)
+            wanted = [NO_EDITS] if selection.plain else []
+            wanted.extend(edits for _, edits in selection.copies)
+            copies += len(wanted)
+            for edits in wanted:
+                self._copy(subscription, message, body, hops, carried, edits, None, now)
+            assert isinstance(subscription.settings, SubscriptionSettings)
+            if selection.failed and subscription.settings.dead_letter_on_filter_error:
+                copies += 1
+                failed = selection.failed
+                self._copy(subscription, message, body, hops, carried, NO_EDITS, failed, now)
+        if not copies:
+            self._registry.book.emit(Noted(now, topic.id, Note.NO_SUBSCRIPTION, number, 0, None))
+
+    def _copy(
+        self,
+        subscription: Queue,
+        message: Message,
+        body: int,
+        hops: int,
+        carried: Edits,
+        edits: Edits,
+        failed: str | None,
+        now: Millis,
+    ) -> None:
+        """One copy for a subscription; straight to its dead-letter queue where it must."""
+        seen = laid_over(message, edits)
+        number = lifecycle.accept(
+            subscription, seen, now, body=body, hops=hops, edits=encode_edits(carried.then(edits))
+        )
+        assert number is not None, "duplicates are found by the topic, not by its subscriptions"
+        if failed is not None:
+            lifecycle.bury(subscription, number, "FilterEvaluationException", failed, now)
+        elif subscription.sessions is not None and seen.session_id is None:
+            lifecycle.bury(subscription, number, SESSION_ID_IS_NULL, lifecycle.NO_SESSION_ID, now)
+        else:
+            self._arrived(subscription, number, seen, now)
+
+    def loaded(self, command: Loaded, now: Millis) -> None:
+        queue = self._registry.by_id.get(command.entity)
+        if queue is None:
+            return
+        is_stuck = False
+        for number, message in command.messages.items():
+            found = queue.find(number)
+            if number not in queue.loading or found is None:
+                continue
+            if found.chunk.states[found.row] != State.WAITING:
+                del queue.loading[number]  # locked meanwhile: forwarding was off for a while
+            elif queue.is_relay:
+                edits = decode_edits(queue.edits.get(number))
+                is_stuck |= not self.relay(queue, number, laid_over(message, edits), now)
+            else:
+                queue.back_from_relay(number)
+        if is_stuck:
+            self._registry.book.wake(queue, now + RELAY_RETRY_MS)
+        elif queue.counts[State.WAITING]:
+            queue.has_arrived(now)
+
+
+def _ids_for(topic: int, number: int) -> Callable[[], UUID]:
+    """newid() without randomness: each call gives another id, and each message others."""
+    calls = iter(range(1 << 32))
+    return lambda: UUID(int=(topic & 0xFFFF_FFFF) << 96 | number << 32 | next(calls))

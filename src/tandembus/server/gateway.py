@@ -1,0 +1,598 @@
+"""One AMQP connection of one peer: events in, commands out, answers back as frames.
+
+Here is decided what each link is for; what it then does is `links` and `nodes`. Bytes come in by
+`receive`, and go out by the `write` that the listener gave; everything that piles up in one turn of
+the loop is written at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from time import perf_counter
+from typing import Any, Final
+
+from tandembus.amqp import performatives as p
+from tandembus.amqp.connection import Connection, Role
+from tandembus.amqp.events import (
+    Authenticated,
+    Closed,
+    Dispositions,
+    Event,
+    Heartbeat,
+    LinkAttached,
+    LinkDetached,
+    LinkFlow,
+    MessageReceived,
+    Opened,
+    SessionBegun,
+    SessionEnded,
+    WindowOpened,
+)
+from tandembus.amqp.events import (
+    Delivery as Delivered,
+)
+from tandembus.amqp.link import Link
+from tandembus.amqp.session import Session
+from tandembus.amqp.types import UInt
+from tandembus.changes import EntityKind
+from tandembus.core.access import Claims, Right, path_of, require_right
+from tandembus.core.commands import Command
+from tandembus.core.effects import Delivery
+from tandembus.core.namespace import Namespace
+from tandembus.errors import (
+    EntityNotFoundError,
+    NotAllowedError,
+    ProtocolError,
+    Refused,
+    ServerBusyError,
+    TandemError,
+    UnauthorizedError,
+)
+from tandembus.limits import (
+    BATCH_ENVELOPE,
+    CHURN_PER_S,
+    KIB,
+    MAX_BATCH_BYTES,
+    MAX_CHURN,
+    SECOND_MS,
+    TOKEN_TIMEOUT_MS,
+)
+from tandembus.model import NEVER, Message, Millis, Symbol
+from tandembus.names import split
+from tandembus.server import cbs, management
+from tandembus.server.broker import Broker
+from tandembus.server.cbs import TokenGate, audience_of
+from tandembus.server.incoming import messages_of
+from tandembus.server.links import BATCH_SIZE, Handler, Inlet, Outlet, Transactor
+from tandembus.server.logs import about
+from tandembus.server.namespaces import Choice, Hosted
+from tandembus.server.nodes import CBS, Node, NodePair
+from tandembus.server.outgoing import encoded
+from tandembus.server.requests import Request, parse_request, token_reply
+from tandembus.server.turns import Share
+from tandembus.store.api import Buffer
+
+log = logging.getLogger("tandembus.server")
+
+CONTAINER: Final = "tandem"
+MANAGEMENT: Final = "$management"
+USER_AGENT: Final = Symbol("user-agent")
+
+
+class Gateway:
+    def __init__(
+        self,
+        broker: Broker,
+        write: Callable[[Sequence[Buffer]], None],
+        hang_up: Callable[[], None],
+        *,
+        peer: str,
+        on_open: Callable[[], None],
+        choice: Choice | None = None,
+    ) -> None:
+        self.broker = broker
+        """While there is a choice, one of them; nothing but tokens is taken before it is made."""
+        self._choice = choice
+        self.turns = broker.turns
+        self.share = Share(perf_counter())
+        self.claims = broker.new_claims()
+        self.peer = peer
+        self.reads_all_types = False
+        """Whether the peer reads every AMQP type; Microsoft's own codecs do not (WIRE.md §1.6)."""
+        self._write = write
+        self._hang_up = hang_up
+        self._on_open = on_open
+        self.is_clogged = False
+        """Whether the peer does not take what is sent."""
+        self.is_draining = False
+        """Whether nothing more is handed out, because the broker will stop."""
+        self._churn = 0.0
+        self._churn_ms = 0
+        self._token_due_ms: int | None = None
+        """By when the peer must have brought a token."""
+        self._loop = asyncio.get_running_loop()
+        self._will_write = False
+        self._has_complained = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._nodes: dict[tuple[int, str], NodePair] = {}
+        """The pairs of request and answer links, by session and node."""
+        self.connection = Connection(
+            Role.SERVER,
+            container_id=CONTAINER,
+            max_message_size=MAX_BATCH_BYTES,
+            use_sasl=not broker.is_open,
+            check_plain=None if broker.is_open else self._log_in,
+        )
+        self.connection.tracked = self._tracked
+        self._gate = self._gate_of(broker)
+        self.transactions: set[int] = set()
+        """Those that this peer has declared, and not discharged."""
+        broker.holders.add(self)
+        self._set_timer()
+
+    def _gate_of(self, broker: Broker) -> TokenGate:
+        def has_entity(path: str) -> bool:
+            return path in broker.namespace
+
+        return TokenGate(broker.authority, has_entity, self.random_bits, broker.jwt, broker.is_open)
+
+    def _log_in(self, name: str, key: str) -> bool:
+        """SASL PLAIN: the name and key of a policy."""
+        if self._choice is not None and self._choice.log_in(name, key):
+            self._choose()
+            return True
+        grants = self.broker.login(name, key)
+        for grant in grants:
+            self.claims.add(grant)
+        if not grants:
+            log.info("%s: refused: no policy has that name and key", self.peer)
+        return bool(grants)
+
+    def shut_down(self) -> None:
+        """The broker stops: the peer is told, and may try again elsewhere or later."""
+        self._end("amqp:connection:forced", "The broker is stopping.")
+
+    def drain(self) -> None:
+        """The broker will stop: nothing more is handed out, and what was can be settled."""
+        self.is_clogged = self.is_draining = True
+        for session in self.connection.sessions:
+            for link in session.links.values():
+                if isinstance(link.context, Outlet):
+                    link.context.go_on()
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing is unsettled on either side."""
+        sessions = self.connection.sessions
+        return not any(link.unsettled for each in sessions for link in each.links.values())
+
+    def _end(self, condition: str, why: str) -> None:
+        """Close the connection without waiting for the peer's answer."""
+        self.connection.close(p.Error(condition, why))
+        self._write_now()
+        self._hang_up()
+
+    # --- bytes ------------------------------------------------------------------------------------
+
+    def receive(self, data: bytes) -> bool:
+        """Work on these bytes, for a turn at most. True if that was not all: `receive(b"")`, in
+        another turn, goes on."""
+        connection = self.connection
+        began = perf_counter()
+        most, turn_s = self.turns.pace(began)
+        until = began + turn_s
+        engine = self.broker.engine
+        engine.begin_turn()
+        self._will_write = True
+        try:
+            self._on_events(connection.receive_data(data, most))
+            while connection.has_more and perf_counter() < until:
+                self._on_events(connection.receive_data(b"", most))
+        finally:
+            engine.end_turn()
+            self._write_now()
+        return connection.has_more
+
+    def unclogged(self) -> None:
+        self.is_clogged = self.is_draining
+        for session in self.connection.sessions:
+            self._resume(session)
+
+    def _resume(self, session: Session) -> None:
+        for link in session.links.values():
+            if isinstance(link.context, Outlet):
+                link.context.resume()
+
+    @property
+    def can_read(self) -> bool:
+        return self.connection.can_read and not self.broker.engine.is_congested
+
+    def write_soon(self) -> None:
+        if not self._will_write:
+            self._will_write = True
+            self.broker.write_soon(self._write_now)
+
+    def _write_now(self) -> None:
+        self._will_write = False
+        data = self.connection.data_to_send()
+        if data:
+            self._write(data)
+        if self.connection.is_finished:
+            self._hang_up()
+
+    def lost(self) -> None:
+        """The transport is gone. Locks stay until they run out; sessions are released."""
+        self.broker.holders.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        for session in self.connection.sessions:
+            for link in list(session.links.values()):
+                self._forget(link)
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        now = self.broker.now_ms()
+        steady = self.broker.steady_ms()
+        deadline = self.connection.next_deadline(steady)
+        due = min(deadline or NEVER, self._token_due_ms or NEVER, steady + 60_000)
+        delay = min(due - steady, max(0, self.claims.next_expiry() - now))
+        self._timer = self._loop.call_later(max(delay, 5) / 1000, self._tick)
+
+    def _tick(self) -> None:
+        now = self.broker.now_ms()
+        for event in self.connection.tick(self.broker.steady_ms()):
+            self._on_event(event)
+        if self.claims.next_expiry() <= now:
+            self._end_links("ExpiredToken: The token is expired.")
+            self.claims.drop_expired(now)
+        self._write_now()
+        if self._token_due_ms is not None and self.claims.grants:
+            self._token_due_ms = None
+        elif self._token_due_ms is not None and self.broker.steady_ms() >= self._token_due_ms:
+            self._end("amqp:connection:forced", "No token was brought to $cbs in time.")
+        if not self.connection.is_finished:
+            self._set_timer()
+
+    def review(self) -> None:
+        """A key was changed, or a policy is gone: what rested on it ends (RELIABILITY S10)."""
+        self.broker.authority.review(self.claims)
+        self._end_links("InvalidToken: What the token rested on is not there any more.")
+
+    def _end_links(self, why: str) -> None:
+        """A token ran out and was not renewed, or was taken back: the links that it allowed end."""
+        now = self.now_ms()
+        for session in self.connection.sessions:
+            for link in list(session.links.values()):
+                handler = link.context
+                if isinstance(handler, Inlet | Outlet):
+                    right = Right.SEND if isinstance(handler, Inlet) else Right.LISTEN
+                    if not self.claims.allows(path_of(handler.path), right, now):
+                        link.detach(self.error_of(UnauthorizedError(why)))
+                        self._forget(link)
+                        self.write_soon()
+
+    # --- events -----------------------------------------------------------------------------------
+
+    def _on_events(self, events: list[Event]) -> None:
+        """What came together is one row for each link: one command, one commit and one answer serve
+        many messages."""
+        arrived: dict[Link, list[MessageReceived]] = {}
+        decided: list[Dispositions] = []
+        for event in events:
+            if type(event) is MessageReceived:
+                row = arrived.get(event.link)
+                if row is None:
+                    arrived[event.link] = [event]
+                else:
+                    row.append(event)
+            elif type(event) is Dispositions:
+                decided.append(event)
+            else:  # what changes a link comes after what came on it
+                self._on_rows(arrived, decided)
+                arrived, decided = {}, []
+                self._on_event(event)
+        self._on_rows(arrived, decided)
+
+    def _on_rows(
+        self, arrived: dict[Link, list[MessageReceived]], decided: list[Dispositions]
+    ) -> None:
+        for link, row in arrived.items():
+            if link.context is not None:  # else the link was ended while this was on its way
+                link.context.on_messages(row)
+        if decided:
+            self._on_dispositions(decided)
+
+    def _on_event(self, event: Event) -> None:
+        match event:
+            case LinkFlow():
+                if event.link.context is not None:
+                    event.link.context.on_flow(event)
+            case LinkAttached(link):
+                self._count_churn()
+                self._attach(link)
+            case LinkDetached(link, error, _, by_peer):
+                if not by_peer:  # told once for each connection: nobody fills the log with it
+                    level = logging.DEBUG if self._has_complained else logging.WARNING
+                    self._has_complained = True
+                    log.log(level, "%s: the link %.80r was ended: %s", self.peer, link.name, error)
+                self._forget(link)
+            case SessionEnded(_, links):
+                for link in links:
+                    self._forget(link)
+            case Closed(error):
+                if error is not None:
+                    log.info("%s: connection closed: %s", self.peer, error)
+            case Opened(opened):
+                agent = str((opened.properties or {}).get(USER_AGENT, ""))
+                self.reads_all_types = not agent.startswith(("azsdk-python", "azsdk-net"))
+                if self._choice is not None and not self._may_stay(opened.hostname):
+                    return
+                if not self.claims.grants:
+                    self._token_due_ms = self.broker.steady_ms() + TOKEN_TIMEOUT_MS
+                    self._set_timer()
+                self._on_open()
+            case SessionBegun():
+                self._count_churn()
+            case WindowOpened(session):
+                self._resume(session)
+            case Authenticated() | Heartbeat():
+                pass
+
+    def _on_dispositions(self, events: list[Dispositions]) -> None:
+        """Deliveries of one link that were decided alike are one row."""
+        rows: dict[tuple[int, int, bool], tuple[Handler, Dispositions, list[Delivered]]] = {}
+        for event in events:
+            _, deliveries, state, is_settled, as_receiver, first, last = event
+            if not as_receiver:
+                continue  # the peer settles what it sent: nothing to do
+            if not deliveries and not is_settled:
+                # Settled before, or never ours: say so, or the peer waits a minute (WIRE.md §0).
+                text = "The delivery is not unsettled any more."
+                error = p.Error("com.microsoft:message-lock-lost", text)
+                event.session.answer(first, last, p.Rejected(error), as_receiver=False)
+            for delivery in deliveries:
+                handler = delivery.link.context
+                if handler is None:
+                    continue
+                key = (id(handler), id(state), is_settled)
+                row = rows.get(key)
+                if row is None:
+                    rows[key] = handler, event, [delivery]
+                else:
+                    row[2].append(delivery)
+        for handler, event, deliveries in rows.values():
+            handler.on_dispositions(deliveries, event.state, event.settled)
+
+    def _count_churn(self) -> None:
+        """Sessions and links that a peer begins without end, and faster than any honest one."""
+        now = self.broker.steady_ms()
+        self._churn = max(0.0, self._churn - (now - self._churn_ms) * CHURN_PER_S / SECOND_MS) + 1
+        self._churn_ms = now
+        if self._churn > MAX_CHURN and not self.connection.is_over:
+            text = f"More than {CHURN_PER_S} sessions and links were begun each second."
+            log.warning("%s: connection closed: %s", self.peer, text)
+            self._end("amqp:resource-limit-exceeded", text)
+
+    def _forget(self, link: Link) -> None:
+        handler, link.context = link.context, None
+        if handler is not None:
+            handler.on_gone()
+
+    # --- which namespace --------------------------------------------------------------------------
+
+    def _may_stay(self, host: str | None) -> bool:
+        """The peer has named a host, and shown before what it can show without links."""
+        assert self._choice is not None
+        self._choice.ask_for(host)
+        if not self._choose() and self._choice.has_login:
+            self._end("amqp:not-allowed", self._choice.why_not)
+            return False
+        return True
+
+    def _choose_by(self, request: Request) -> bytes | None:
+        """A token is shown: whose it is, is meant. The reply, if that are several."""
+        assert self._choice is not None
+        accepting: list[Hosted] = []
+        with suppress(Refused):  # a request without an audience is refused as ever
+            self._choice.ask_for(audience_of(request))
+        for each in self._choice.candidates:
+            try:
+                cbs.grant_of(request, self._gate_of(each.broker), self.now_ms())
+            except EntityNotFoundError:
+                pass  # the token is one of theirs
+            except TandemError:
+                continue
+            accepting.append(each)
+        self._choice.show(accepting)
+        if self._choose() or not accepting:
+            return None
+        # A good token, and nothing is granted by it: the SDKs show why a link is refused, and of a
+        # token that is refused nothing but that.
+        return token_reply(request, 202, "Accepted")
+
+    def _choose(self) -> bool:
+        """Whether it is clear now which is meant."""
+        choice = self._choice
+        if choice is None or choice.only is None:
+            return False
+        self.broker.holders.discard(self)
+        self.broker = choice.only.broker
+        self.broker.holders.add(self)
+        self._gate = self._gate_of(self.broker)
+        for grant in choice.grants(choice.only):
+            self.claims.add(grant)
+        self._choice = None
+        return True
+
+    # --- attach -----------------------------------------------------------------------------------
+
+    def _attach(self, link: Link) -> None:
+        try:
+            self._decide(link)
+        except TandemError as error:
+            link.refuse(self.error_of(error))
+
+    def _decide(self, link: Link) -> None:
+        attach = link.remote
+        assert attach is not None
+        if isinstance(attach.target, p.Coordinator):
+            if not self.claims.is_anybody(self.now_ms()):
+                raise UnauthorizedError("A token is required to declare transactions.")
+            link.context = Transactor(self, link)
+            link.accept()
+            link.grant(100)
+            return
+        node = attach.source if link.is_sender else attach.target
+        address = node.address if isinstance(node, p.Source | p.Target) else None
+        if not address:
+            raise NotAllowedError("The link names no address.")
+        if address.rpartition("/")[2].lower() == CBS:
+            self._attach_node(link, Node(CBS, None))
+            return
+        if self._choice is not None:
+            if not self._choice.is_known:
+                raise UnauthorizedError(f"A token is required for '{address}'.")
+            raise NotAllowedError(self._choice.why_not)
+        where = split(address)
+        if where.is_management:
+            # Before the entity is looked for: whoever has no right on it learns nothing (S9).
+            if not self.claims.allows_some(f"{where.path}/{MANAGEMENT}", self.now_ms()):
+                raise UnauthorizedError(f"A token is required for '{address}'.")
+            self._check_exists(where.path, address)
+            self._attach_node(link, Node(MANAGEMENT, where.path))
+        elif link.is_sender:
+            outlet = link.context = Outlet(self, link, where.path)
+            outlet.open()
+        else:
+            self._attach_inlet(link, where.path)
+
+    def _attach_node(self, link: Link, node: Node) -> None:
+        key = (id(link.session), f"{node.name}:{node.path}")
+        pair = self._nodes.get(key)
+        if pair is None:
+            pair = self._nodes[key] = NodePair(self, node, lambda: self._nodes.pop(key, None))
+        pair.add(link)
+
+    def _attach_inlet(self, link: Link, path: str) -> None:
+        require_right(self.claims, path, Right.SEND, self.broker.now_ms())
+        queue = self._check_exists(path, path)
+        if queue.kind not in (EntityKind.QUEUE, EntityKind.TOPIC):
+            raise NotAllowedError(f"Nothing can be sent to '{queue.path}'.")
+        inlet = link.context = Inlet(self, link, path)
+        size = max(queue.max_message_bytes, 256 * KIB)
+        if link.accept(max_message_size=size, properties={BATCH_SIZE: size}):
+            # The SDK for Python fills its batches by a count that leaves the envelope out. Each
+            # message is held against the limit again, by core.
+            link.max_message_size = size + BATCH_ENVELOPE
+            inlet.grant()
+
+    def _check_exists(self, path: str, shown: str) -> Any:
+        if path not in self.broker.namespace:
+            raise EntityNotFoundError(shown)
+        return self.broker.namespace.find(path)
+
+    # --- requests: what `management` needs of the connection that asks ----------------------------
+
+    async def answer(self, node: Node, payload: bytes) -> tuple[bytes | None, str | None]:
+        """The reply to a request, and where it goes. None: it cannot even be answered."""
+        try:
+            request = parse_request(payload)
+        except TandemError as error:
+            self.error_of(error)
+            return None, None
+        if node.path is None:
+            if self._choice is not None and (unclear := self._choose_by(request)):
+                return unclear, request.reply_to
+            put = cbs.answer(request, self._gate, self.claims, self.now_ms())
+            reply = put.reply
+            if put.refusal is not None:
+                self.refused(put.refusal)
+            self._end_links("InvalidToken: The token was replaced by one that allows less.")
+            self._set_timer()
+        else:
+            reply = await management.answer(request, node.path, self.claims, self)
+        return reply, request.reply_to
+
+    @property
+    def namespace(self) -> Namespace:
+        return self.broker.namespace
+
+    async def execute(self, command: Command, claims: Claims) -> Any:
+        return await self.broker.execute(command, claims)
+
+    def render(self, path: str, delivery: Delivery, *, shows_state: bool) -> bytes:
+        queue = self.namespace.find(path)
+        return encoded(
+            self.broker.engine.body(delivery.body),
+            delivery,
+            shows_state=shows_state,
+            entity_ttl_ms=queue.ttl_ms,
+            partition_id=delivery.sequence_number >> 48 if len(queue.parts) > 1 else None,
+            reads_all_types=self.reads_all_types,
+        )
+
+    def stored(self, numbers: Sequence[int]) -> dict[int, bytes]:
+        return self.broker.engine.engine.stored(numbers)
+
+    def incoming(self, payload: bytes, message_format: int) -> list[Message]:
+        return [*messages_of(payload, message_format, self.random_bits)]
+
+    def link_named(self, name: str) -> int | None:
+        for session in self.connection.sessions:
+            for link in session.links.values():
+                if link.name == name and isinstance(link.context, Outlet):
+                    return link.context.number
+        return None
+
+    def sender_of(self, path: str, claims: Claims) -> str:
+        """Who sends, for the rates: whose key or token it is; without any, the machine."""
+        return claims.who(path_of(path)) or self.peer.rpartition(":")[0]
+
+    def call_later(self, delay_ms: Millis, call: Callable[[], None]) -> asyncio.TimerHandle:
+        return self._loop.call_later(delay_ms / 1000, call)
+
+    def random_bits(self, count: int) -> int:
+        return self.broker.clock.random_bits(count)
+
+    def now_ms(self) -> Millis:
+        return self.broker.now_ms()
+
+    def refused(self, condition: str) -> None:
+        self.broker.refusals[condition] += 1
+
+    # --- errors -----------------------------------------------------------------------------------
+
+    def error_of(self, error: TandemError, trace: str | None = None) -> p.Error:
+        """An error for the wire, with a tracking id that the log has beside the reason (T1), and
+        the trace context of what was refused, if it had one."""
+        tracking = self.broker.new_tracking_id()
+        self.refused(error.condition)
+        level = logging.WARNING if isinstance(error, ProtocolError) else logging.INFO
+        log.log(
+            level,
+            "%s: refused: %s (%s) TrackingId:%s",
+            self.peer,
+            error,
+            error.condition,
+            tracking,
+            extra=about(peer=self.peer, tracking_id=tracking, trace=trace),
+        )
+        info = None
+        if isinstance(error, ServerBusyError):
+            info = {p.RETRY_AFTER: UInt(error.retry_after_ms)}
+        return p.Error(error.condition, f"{error} TrackingId:{tracking}", info)
+
+    def _tracked(self, error: p.Error) -> p.Error:
+        """The same for what the protocol itself refuses: a message too large, a broken frame."""
+        tracking = self.broker.new_tracking_id()
+        condition = error.condition
+        said = error.description or condition
+        self.refused(condition)
+        facts = about(peer=self.peer, tracking_id=tracking)
+        log.info("%s: %s (%s) TrackingId:%s", self.peer, said, condition, tracking, extra=facts)
+        return replace(error, description=f"{said} TrackingId:{tracking}")

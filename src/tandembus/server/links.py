@@ -1,0 +1,551 @@
+"""The links of a connection to entities: messages in, messages out, transactions.
+
+Each kind of link is a small class that turns events of the protocol into commands, and effects and
+answers of the broker into frames. Requests and answers of `$cbs` and `$management` are `nodes`. No
+link waits: an answer comes back by a call, and the gateway writes what has piled up once a turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from time import thread_time
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from tandembus.amqp import performatives as p
+from tandembus.amqp import types
+from tandembus.amqp.events import Delivery as Unsettled
+from tandembus.amqp.events import LinkFlow, MessageReceived
+from tandembus.amqp.link import Link
+from tandembus.amqp.message import VALUE, ParsedMessage, sections
+from tandembus.changes import Mode
+from tandembus.core import commands as c
+from tandembus.core.effects import Attached, Deliver, Effect, LinkClosed, SessionGranted
+from tandembus.errors import ArgumentError, NotAllowedError, ProtocolError, TandemError
+from tandembus.limits import (
+    DEFAULT_MESSAGE_KB,
+    KIB,
+    MAX_HANDED_OUT,
+    MAX_HANDED_OUT_BYTES,
+    MAX_UNSETTLED,
+)
+from tandembus.model import NEVER, NO_EDITS, Edits, Symbol, Value
+from tandembus.server.beyond import take_delay
+from tandembus.server.incoming import SINGLE, Intake, messages_of
+from tandembus.server.logs import trace_of
+from tandembus.server.outgoing import delivery_tag, render
+
+if TYPE_CHECKING:
+    from tandembus.server.gateway import Gateway
+
+SESSION_FILTER: Final = Symbol("com.microsoft:session-filter")
+LOCKED_UNTIL: Final = Symbol("com.microsoft:locked-until-utc")
+TIMEOUT: Final = Symbol("com.microsoft:timeout")
+BATCH_SIZE: Final = Symbol("com.microsoft:max-message-batch-size")
+UNCOUNTED: Final = "x-tandem-uncounted"
+"""Among the properties to modify: an abandoned message goes back with the others, and this delivery
+does not count. What delivery-failed says is no use for it: clients say anything (WIRE.md §0)."""
+DEAD_LETTER_CONDITION: Final = "com.microsoft:dead-letter"
+SECTION_HEAD: Final = 3
+"""Bytes of a section's descriptor, `00 53 xx`."""
+_UNIX_EPOCH_TICKS: Final = 621_355_968_000_000_000
+_SEND_CREDIT: Final = 1_000
+_REJECTED_DONE: Final = p.Rejected()
+_MODIFIED_DONE: Final = p.Modified()
+
+
+class Handler(Protocol):
+    """What the gateway calls on the context of a link."""
+
+    def on_messages(self, events: list[MessageReceived]) -> None: ...
+    def on_flow(self, event: LinkFlow) -> None: ...
+    def on_dispositions(
+        self, deliveries: list[Unsettled], state: p.DeliveryState | None, is_settled: bool
+    ) -> None: ...
+    def on_gone(self) -> None: ...
+
+
+class Inlet:
+    """The peer sends to a queue or a topic."""
+
+    def __init__(self, gateway: Gateway, link: Link, path: str) -> None:
+        self.gateway = gateway
+        self.link = link
+        self.path = path
+        self.number = gateway.broker.register(self)
+        self.sender = gateway.sender_of(path, gateway.claims)
+        self._intake = Intake(gateway.broker.clock.random_bits)
+
+    def grant(self) -> None:
+        """Let the peer send more, unless the disk cannot keep up."""
+        if self.link.credit < _SEND_CREDIT // 2 and not self.gateway.broker.engine.is_congested:
+            self.link.grant(_SEND_CREDIT)
+
+    def on_messages(self, events: list[MessageReceived]) -> None:
+        """Messages that came together are one command, each for itself; a batch or a part of a
+        transaction is a command of its own."""
+        take = self._intake.take
+        row: list[ParsedMessage] = []
+        ids: list[int | None] = []
+        for event in events:
+            _, delivery_id, _, payload, message_format, is_settled, state = event
+            try:
+                if message_format == SINGLE and state is None:
+                    row.append(take(payload))
+                    ids.append(None if is_settled else delivery_id)
+                    continue
+                self._send(row, ids)
+                row, ids = [], []
+                random_bits = self.gateway.random_bits
+                self._send_batch(event, messages_of(payload, message_format, random_bits))
+            except TandemError as error:
+                self._done(delivery_id, is_settled, state, error)
+        self._send(row, ids)
+
+    def _send(self, row: list[ParsedMessage], ids: list[int | None]) -> None:
+        if row:
+            command = c.Send(self.path, row, self.number, each=True, sender=self.sender)
+            done = partial(self._row_done, row, ids)
+            self.gateway.broker.submit(command, self.gateway.claims, done)
+
+    def _send_batch(self, event: MessageReceived, messages: list[ParsedMessage]) -> None:
+        transaction, _ = _transaction(self.gateway, event.state)
+        done = partial(self._done, event.delivery_id, event.settled, event.state)
+        command = c.Send(self.path, messages, self.number, transaction, sender=self.sender)
+        self.gateway.broker.submit(command, self.gateway.claims, done)
+
+    def _row_done(self, row: list[ParsedMessage], ids: list[int | None], reply: Any) -> None:
+        if isinstance(reply, TandemError):
+            reply = [reply] * len(ids)
+        accepted: list[int] = []
+        for message, delivery_id, answer in zip(row, ids, reply, strict=True):
+            if delivery_id is None:
+                continue
+            if type(answer) is int:
+                accepted.append(delivery_id)
+            else:
+                error = self.gateway.error_of(answer, trace_of(message.properties))
+                self.link.settle([delivery_id], p.Rejected(error))
+        if accepted:
+            self.link.settle(accepted, p.ACCEPTED)
+        self.grant()
+        self.gateway.write_soon()
+
+    def _done(
+        self, delivery_id: int, is_settled: bool, state: p.DeliveryState | None, reply: Any
+    ) -> None:
+        if not is_settled:
+            outcome: p.DeliveryState = p.ACCEPTED
+            if isinstance(reply, TandemError):
+                outcome = p.Rejected(self.gateway.error_of(reply))
+            elif isinstance(state, p.TransactionalState):
+                outcome = p.TransactionalState(state.txn_id, p.ACCEPTED)
+            self.link.settle([delivery_id], outcome)
+        self.grant()
+        self.gateway.write_soon()
+
+    def on_flow(self, event: LinkFlow) -> None:
+        """A sender tells its own credit; ours counts."""
+
+    def on_dispositions(
+        self, deliveries: list[Unsettled], state: p.DeliveryState | None, is_settled: bool
+    ) -> None:
+        """Nothing is sent on this link."""
+
+    def on_effect(self, effect: Effect) -> None:
+        if isinstance(effect, LinkClosed):
+            self.link.detach(self.gateway.error_of(effect.error))
+            self.gateway.write_soon()
+
+    def on_gone(self) -> None:
+        self.gateway.broker.unregister(self.number)
+
+
+class Outlet:
+    """The peer receives from a queue, a subscription or a dead-letter queue."""
+
+    def __init__(self, gateway: Gateway, link: Link, path: str) -> None:
+        assert link.remote is not None
+        self.gateway = gateway
+        self.link = link
+        self.path = path
+        is_settled = link.remote.snd_settle_mode == p.SETTLED
+        self.mode = Mode.RECEIVE_AND_DELETE if is_settled else Mode.PEEK_LOCK
+        self.number = gateway.broker.register(self)
+        self.session_id: str | None = None
+        self._received = 0
+        """How many messages the broker has handed to this link."""
+        self._at_once = 1
+        self._asked_up_to = 0
+        """Of `_received`: then the next handful is asked for."""
+        self._is_held = False
+        """Whether the peer wants messages, and first has to take or to settle those it has."""
+        self._renewal: asyncio.TimerHandle | None = None
+
+    def open(self) -> None:
+        """Ask the broker; the peer gets its answer when the broker has decided."""
+        remote = self.link.remote
+        assert remote is not None
+        try:
+            session = _session_of(remote.source)
+        except TandemError as error:
+            self._refuse(error)
+            return
+        properties = remote.properties or {}
+        timeout = properties.get(TIMEOUT)
+        timeout_ms = timeout if isinstance(timeout, int) and timeout > 0 else 65_000
+        command = c.Attach(self.number, self.path, self.mode, session, timeout_ms)
+        self.gateway.broker.submit(command, self.gateway.claims, self._opened)
+
+    def _opened(self, reply: Any) -> None:
+        if isinstance(reply, TandemError):
+            self._refuse(reply)
+        elif isinstance(reply, Attached):
+            self._accept(reply.session_id, reply.locked_until_ms)
+
+    def _accept(self, session_id: str | None, locked_until_ms: int) -> None:
+        remote = self.link.remote
+        assert remote is not None
+        source = remote.source or p.Source()
+        properties: dict[object, object] = {}
+        self.session_id = session_id
+        # The answer has the filters that are in force (AMQP 1.0 §3.5.3): of others, a JMS selector
+        # among them, the peer must not believe that they are.
+        kept = None if session_id is None else {SESSION_FILTER: session_id}
+        source = replace(source, filter=kept)
+        if session_id is not None:
+            ticks = _UNIX_EPOCH_TICKS + locked_until_ms * 10_000
+            properties[LOCKED_UNTIL] = types.Long(ticks)
+        size = self.gateway.namespace.find(self.path).max_message_bytes
+        if size == NEVER:  # a subscription, a dead-letter queue: what came in is in
+            size = DEFAULT_MESSAGE_KB * KIB
+        self._at_once = _at_once(size)
+        if self.link.accept(source=source, properties=properties) and session_id is not None:
+            self._keep_session(locked_until_ms)
+        self.gateway.write_soon()
+
+    def _keep_session(self, locked_until_ms: int) -> None:
+        """A link that receives and deletes has nothing locked that could be lost, so it keeps its
+        session for as long as it is attached (the SDK's tests wait longer than the lock lasts)."""
+        if self.mode is Mode.RECEIVE_AND_DELETE:
+            delay_ms = max(locked_until_ms - self.gateway.now_ms(), 0) // 2
+            self._renewal = self.gateway.call_later(delay_ms, self._renew_session)
+
+    def _renew_session(self) -> None:
+        assert self.session_id is not None
+        command = c.RenewSession(self.path, self.session_id, self.number)
+        self.gateway.broker.submit(command, self.gateway.claims, self._renewed)
+
+    def _renewed(self, reply: Any) -> None:
+        if not isinstance(reply, TandemError):
+            self._keep_session(reply)
+
+    def _refuse(self, error: TandemError) -> None:
+        self.link.refuse(self.gateway.error_of(error))
+        self.gateway.broker.unregister(self.number)
+        self.gateway.write_soon()
+
+    def on_messages(self, events: list[MessageReceived]) -> None:
+        """Nothing comes in on this link."""
+
+    def on_flow(self, event: LinkFlow) -> None:
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Ask the broker for a handful of what the peer has credit for: no more than it takes, and
+        not so many at once that others wait for them (RELIABILITY.md H7)."""
+        broker, link = self.gateway.broker, self.link
+        if link.context is not self:
+            return  # it has gone meanwhile
+        credit = min(link.credit, self._at_once, MAX_UNSETTLED - link.unsettled)
+        self._is_held = link.credit > 0 and (
+            credit <= 0 or self.gateway.is_clogged or link.session.is_blocked
+        )
+        if self._is_held:
+            credit = 0
+        self._asked_up_to = self._received + credit
+        nonce = broker.clock.random_bits(64)
+        command = c.Flow(self.number, credit, nonce, link.is_draining, self._received)
+        broker.submit(command, self.gateway.claims, partial(self._flowed, link.is_draining))
+
+    def _flowed(self, is_drain: bool, reply: Any) -> None:
+        if is_drain:
+            is_all = self.gateway.is_draining or self._received < self._asked_up_to
+            if not is_all and self.link.credit > 0:
+                return  # not all of it was asked for yet
+            self.link.drained()
+            self.gateway.write_soon()
+
+    def resume(self) -> None:
+        """The peer takes messages again, or has settled some."""
+        if self._is_held:
+            self._is_held = False
+            self.gateway.broker.turns.add(self)
+
+    def on_effect(self, effect: Effect) -> None:
+        match effect:
+            case Deliver(_, deliveries):
+                self._deliver(deliveries)
+            case SessionGranted(_, session_id, locked_until_ms):
+                self._accept(session_id, locked_until_ms)
+            case LinkClosed(_, error) if self.link.local is None:
+                self._refuse(error)  # it still waited for a session
+            case LinkClosed(_, error):
+                self.link.detach(self.gateway.error_of(error))
+        self.gateway.write_soon()
+
+    def _deliver(self, deliveries: list[Any]) -> None:
+        gateway, link = self.gateway, self.link
+        self._received += len(deliveries)
+        is_settled = self.mode is Mode.RECEIVE_AND_DELETE
+        queue = gateway.namespace.find(self.path)
+        is_partitioned = len(queue.parts) > 1
+        taken = deliveries[: link.credit]
+        began = thread_time()
+        bodies = gateway.broker.engine.engine.bodies([delivery.body for delivery in taken])
+        row = [
+            (
+                delivery_tag(delivery),
+                render(
+                    body,
+                    delivery,
+                    is_settled=is_settled,
+                    entity_ttl_ms=queue.ttl_ms,
+                    partition_id=delivery.sequence_number >> 48 if is_partitioned else None,
+                    reads_all_types=gateway.reads_all_types,
+                ),
+            )
+            for delivery, body in zip(taken, bodies, strict=True)
+        ]
+        link.deliver_row(row, settled=is_settled)
+        for delivery in deliveries[len(row) :]:
+            # The peer took its credit back, or went, while this was on its way. Received and
+            # deleted means gone (T5); a locked message is there again for others at once.
+            if delivery.token is not None:
+                command = c.Settle(self.path, (delivery.token,), c.Disposition.RELEASE)
+                gateway.broker.submit(command, gateway.claims, _ignore)
+        gateway.share.left -= thread_time() - began
+        if self._received >= self._asked_up_to and link.credit > 0:
+            self._at_once = _at_once(sum(map(len, row[-1][1])))
+            gateway.broker.turns.add(self)
+
+    def on_dispositions(
+        self, deliveries: list[Unsettled], state: p.DeliveryState | None, is_settled: bool
+    ) -> None:
+        try:
+            transaction, outcome = _transaction(self.gateway, state)
+            command, echo = _settlement(outcome, self.path, [d.tag for d in deliveries])
+        except TandemError as error:
+            self._settled(deliveries, _REJECTED_DONE, is_settled, error)
+            return
+        command.transaction = transaction
+        command.each = transaction is None  # one lost lock does not spoil the others
+        command.is_awaited = not is_settled
+        answer: p.DeliveryState = echo
+        if isinstance(state, p.TransactionalState):
+            answer = p.TransactionalState(state.txn_id, echo)
+        done = partial(self._settled, deliveries, answer, is_settled)
+        self.gateway.broker.submit(command, self.gateway.claims, done)
+        if self._is_held:
+            self.resume()
+
+    def _settled(
+        self, deliveries: list[Unsettled], answer: p.DeliveryState, is_settled: bool, reply: Any
+    ) -> None:
+        if is_settled:
+            return
+        if reply is None:
+            self.link.settle([delivery.id for delivery in deliveries], answer)
+        else:
+            if isinstance(reply, TandemError):
+                reply = [reply] * len(deliveries)
+            for delivery, error in zip(deliveries, reply, strict=True):
+                state = answer if error is None else p.Rejected(self.gateway.error_of(error))
+                self.link.settle([delivery.id], state)
+        self.gateway.write_soon()
+
+    def on_gone(self) -> None:
+        broker = self.gateway.broker
+        if self._renewal is not None:
+            self._renewal.cancel()
+        broker.submit(c.Detach(self.number), self.gateway.claims, _ignore)
+        broker.unregister(self.number)
+
+
+class Transactor:
+    """The peer declares and discharges transactions (AMQP 1.0 §4). What it leaves open is rolled
+    back."""
+
+    def __init__(self, gateway: Gateway, link: Link) -> None:
+        self.gateway = gateway
+        self.link = link
+        self._open: set[int] = set()
+
+    def on_messages(self, events: list[MessageReceived]) -> None:
+        for event in events:
+            self._on_request(event)
+
+    def _on_request(self, event: MessageReceived) -> None:
+        broker = self.gateway.broker
+        try:
+            request = _transaction_request(event.payload)
+        except TandemError as error:
+            self._answer(event.delivery_id, p.Rejected(self.gateway.error_of(error)))
+            return
+        if isinstance(request, p.Declare):
+            done = partial(self._declared, event.delivery_id)
+            broker.submit(c.Declare(), self.gateway.claims, done)
+            return
+        number = transaction_number(request.txn_id)
+        if number not in self._open:
+            unknown = p.Error("amqp:transaction:unknown-id", "There is no such transaction.")
+            self._answer(event.delivery_id, p.Rejected(unknown))
+            return
+        self._open.discard(number)
+        self.gateway.transactions.discard(number)
+        done = partial(self._discharged, event.delivery_id)
+        broker.submit(c.Discharge(number, request.fail), self.gateway.claims, done)
+
+    def _declared(self, delivery_id: int, reply: Any) -> None:
+        if isinstance(reply, TandemError):
+            self._answer(delivery_id, p.Rejected(self.gateway.error_of(reply)))
+            return
+        self._open.add(reply)
+        self.gateway.transactions.add(reply)
+        self._answer(delivery_id, p.Declared(transaction_id(reply)))
+
+    def _discharged(self, delivery_id: int, reply: Any) -> None:
+        if isinstance(reply, TandemError):
+            description = self.gateway.error_of(reply).description
+            error = p.Error("amqp:transaction:rollback", description)
+            self._answer(delivery_id, p.Rejected(error))
+        else:
+            self._answer(delivery_id, p.ACCEPTED)
+
+    def _answer(self, delivery_id: int, outcome: p.Outcome) -> None:
+        self.link.settle([delivery_id], outcome)
+        if self.link.credit < _SEND_CREDIT // 2:
+            self.link.grant(_SEND_CREDIT)
+        self.gateway.write_soon()
+
+    def on_flow(self, event: LinkFlow) -> None: ...
+
+    def on_dispositions(
+        self, deliveries: list[Unsettled], state: p.DeliveryState | None, is_settled: bool
+    ) -> None: ...
+
+    def on_gone(self) -> None:
+        self.gateway.transactions -= self._open
+        for number in self._open:
+            command = c.Discharge(number, fail=True)
+            self.gateway.broker.submit(command, self.gateway.claims, _ignore)
+
+
+def _transaction_request(payload: bytes) -> p.Declare | p.Discharge:
+    """What the body of a message to the coordinator asks (AMQP 1.0 §4.5)."""
+    for code, start, _ in sections(payload):
+        if code == VALUE:
+            request, _ = p.decode_performative(payload, start + SECTION_HEAD)
+            if isinstance(request, p.Declare | p.Discharge):
+                return request
+    raise ProtocolError("The coordinator takes a declare or a discharge.")
+
+
+def transaction_id(number: int) -> bytes:
+    return number.to_bytes(8, "big")
+
+
+def transaction_number(txn_id: bytes) -> int:
+    return int.from_bytes(txn_id, "big")
+
+
+def _transaction(
+    gateway: Gateway, state: p.DeliveryState | None
+) -> tuple[int | None, p.DeliveryState | None]:
+    """The transaction that a state names, and the outcome in it. Only a transaction of the same
+    connection: nobody puts anything into somebody else's."""
+    if isinstance(state, p.TransactionalState):
+        number = transaction_number(state.txn_id)
+        if number not in gateway.transactions:
+            raise ArgumentError("The transaction does not exist, or is over.")
+        return number, state.outcome
+    return None, state
+
+
+def _session_of(source: p.Source | None) -> str | c.NextSession | None:
+    """What the session filter of an attach says (WIRE.md §4.3); "" is a session like any other."""
+    filters = (source.filter if source is not None else None) or {}
+    if SESSION_FILTER not in filters:
+        return None
+    value = filters[SESSION_FILTER]
+    if isinstance(value, types.Described):
+        value = value.value
+    if value is None:
+        return c.NEXT_SESSION
+    if not isinstance(value, str):
+        raise NotAllowedError("The session filter must be a text or null.")
+    return value
+
+
+def _settlement(
+    outcome: p.DeliveryState | None, path: str, tokens: list[bytes]
+) -> tuple[c.Settle, p.Outcome]:
+    """The command that an outcome asks for, and how it is echoed when done: the same outcome, but a
+    rejection without its error (WIRE.md §0)."""
+    match outcome:
+        case p.Accepted() | None:
+            return c.Settle(path, tokens, c.Disposition.COMPLETE), p.ACCEPTED
+        case p.Released():
+            return c.Settle(path, tokens, c.Disposition.RELEASE), p.RELEASED
+        case p.Modified(_, is_deferred, properties):
+            how = c.Disposition.DEFER if is_deferred else c.Disposition.ABANDON
+            rest, delay_ms = dict(properties or {}), 0
+            if rest:
+                delay_ms = take_delay(rest)
+                if not is_deferred and rest.pop(UNCOUNTED, None) is not None:
+                    how = c.Disposition.RELEASE
+            settle = c.Settle(path, tokens, how, _edits(rest), delay_ms=delay_ms)
+            return settle, _MODIFIED_DONE
+        case p.Rejected(error):
+            return _dead_letter(path, tokens, error), _REJECTED_DONE
+        case _:
+            raise NotAllowedError(f"{type(outcome).__name__} does not settle a message.")
+
+
+def _dead_letter(path: str, tokens: list[bytes], error: p.Error | None) -> c.Settle:
+    how = c.Disposition.DEAD_LETTER
+    if error is None:
+        return c.Settle(path, tokens, how)
+    info = dict(error.info or {})
+    reason = info.pop("DeadLetterReason", None)
+    description = info.pop("DeadLetterErrorDescription", None)
+    if error.condition != DEAD_LETTER_CONDITION:
+        reason, description = reason or error.condition, description or error.description
+    return c.Settle(path, tokens, how, _edits(info), _text(reason), _text(description))
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _edits(properties: Mapping[object, object] | None) -> Edits:
+    """Properties to modify become application properties (WIRE.md §6.1)."""
+    if not properties:
+        return NO_EDITS
+    wanted: dict[str, Value] = {}
+    for key, value in properties.items():
+        if not isinstance(value, None | bool | int | float | str | bytes):
+            raise NotAllowedError(f"The property '{key}' has a value that is not simple.")
+        wanted[str(key)] = value
+    return Edits(wanted)
+
+
+def _at_once(size: int) -> int:
+    """How many messages of this size are handed out in one turn."""
+    return max(1, min(MAX_HANDED_OUT, MAX_HANDED_OUT_BYTES // size))
+
+
+def _ignore(reply: Any) -> None:
+    """Nobody waits for this answer."""
