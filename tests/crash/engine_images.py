@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -125,18 +125,18 @@ def _stop(life: Life) -> None:
 # --- images ---------------------------------------------------------------------------------------
 
 
-def engine_images(seed: int, count: int, fault: str = "") -> Iterator[str | None]:
-    """One run, `count` power cuts of it; for each what is bad, or None."""
+def engine_images(seed: int, numbers: Iterable[int], fault: str = "") -> Iterator[str | None]:
+    """One run, and power cuts of it by their numbers; for each what is bad, or None."""
     with FAULTS[fault]():
         run = record_run(seed, fault)
-    for number in range(count):
+    for number in numbers:
         rng = random.Random(f"{seed} {number}")
         try:
             _one_image(run, rng, heat=0.7 if fault else 0.3)
         except (Bad, StoreError) as error:
-            yield f"image {number}: {type(error).__name__}: {error}"
+            yield f"{type(error).__name__}: {error}"
         except (AssertionError, LookupError) as error:  # core, on a log that does not fit together
-            yield f"image {number}: {error!r}"
+            yield repr(error)
         else:
             yield None
 

@@ -38,11 +38,15 @@ from tandembus.store.segment import GROUP, HEADER, MARK, pack_group
 from tests.crash.engine_images import engine_images
 from tests.crash.ledger import Bad
 from tests.crash.recording_disk import EVERY_SYNC, Killed, Note, RecordingDisk, after_power_cut
+from tests.repeat import repeat
 
 FOLDER = "data"
 STEPS = 70
 IMAGES_PER_RUN = 60
 ENGINE_IMAGES_PER_RUN = 40
+LEVELS = ("store", "engine", "flips")
+SHOWN = 5
+"""Failures of a level that are printed."""
 
 
 # --- what was promised ----------------------------------------------------------------------------
@@ -221,15 +225,17 @@ class Workload:
             self.store.drop_before(place)
 
 
-def images(seed: int, count: int, forgets: Collection[str] = ()) -> Iterator[str | None]:
-    """One workload, `count` power cuts of it; for each what is bad, or None."""
+def images(
+    seed: int, numbers: Iterable[int], forgets: Collection[str] = ()
+) -> Iterator[str | None]:
+    """One workload, and power cuts of it by their numbers; for each what is bad, or None."""
     rng = random.Random(seed)
     segment_bytes = HEADER + rng.choice((900, 2000, 6000))
     disk = RecordingDisk(seed, forgets=forgets)
     workload = Workload(disk, rng, segment_bytes)
     for _ in range(STEPS):
         workload.step()
-    for number in range(count):
+    for number in numbers:
         image_rng = random.Random(f"{seed} {number}")
         try:
             _one_image(disk, image_rng, segment_bytes)
@@ -263,9 +269,9 @@ def _one_image(disk: RecordingDisk, rng: random.Random, segment_bytes: int) -> N
 # --- flipped bits ---------------------------------------------------------------------------------
 
 
-def flips(seed: int, count: int) -> Iterator[str]:
-    """One folder at rest, `count` single bits flipped in it: "detected", "harmless", or what is
-    wrong."""
+def flips(seed: int, numbers: Iterable[int]) -> Iterator[str]:
+    """One folder at rest, and single bits flipped in it by their numbers: "detected", "harmless",
+    or what is wrong."""
     rng = random.Random(seed)
     segment_bytes = HEADER + rng.choice((900, 2000, 6000))
     disk = RecordingDisk(seed)
@@ -277,7 +283,7 @@ def flips(seed: int, count: int) -> Iterator[str]:
     else:
         workload.store.mark_idle()  # a kill while nothing was being written
     expected = _everything(disk.clone(), segment_bytes)
-    for number in range(count):
+    for number in numbers:
         yield _one_flip(disk.clone(), random.Random(f"{seed} {number}"), segment_bytes, expected)
 
 
@@ -327,96 +333,137 @@ class Job(NamedTuple):
     kind: str
     seed: int
     images: int
+    first: int = 0
+    """The number of the first image."""
 
 
-def run(job: Job) -> list[tuple[int, str]]:
-    """(seed, result) of each image or flip; the result of a good image is ""."""
+class Result(NamedTuple):
+    """Of one image or flip."""
+
+    seed: int
+    number: int
+    """Of the image; -1: it failed before any cut."""
+    what: str
+    """Of a good image: "". Of a flip: "detected" or "harmless". Else what is wrong."""
+
+    def __str__(self) -> str:
+        where = "before any cut" if self.number < 0 else f"number {self.number}"
+        return f"seed {self.seed}, {where}: {self.what}"
+
+
+def run(job: Job) -> list[Result]:
     try:
         return _run(job)
-    except (Bad, StoreError) as error:  # before any cut; it cannot be sent to another process
-        return [(job.seed, f"{type(error).__name__}: {error}")]
+    except (Bad, StoreError) as error:  # it cannot be sent to another process
+        return [Result(job.seed, -1, f"{type(error).__name__}: {error}")]
 
 
-def _run(job: Job) -> list[tuple[int, str]]:
-    if job.kind == "flip":
-        return [(job.seed, result) for result in flips(job.seed, job.images)]
+def _run(job: Job) -> list[Result]:
+    numbers = range(job.first, job.first + job.images)
     level, _, fault = job.kind.partition(": ")
-    if level == "engine":
-        found = engine_images(job.seed, job.images, fault)
-        return [(job.seed, result or "") for result in found]
-    forgets = {"image": frozenset[str](), "canary": EVERY_SYNC}.get(job.kind, {job.kind})
-    return [(job.seed, result or "") for result in images(job.seed, job.images, forgets)]
+    found: Iterator[str | None]
+    if level == "flip":
+        found = flips(job.seed, numbers)
+    elif level == "engine":
+        found = engine_images(job.seed, numbers, fault)
+    else:
+        forgets = {"image": frozenset[str](), "canary": EVERY_SYNC}.get(job.kind, {job.kind})
+        found = images(job.seed, numbers, forgets)
+    return [
+        Result(job.seed, number, what or "") for number, what in zip(numbers, found, strict=True)
+    ]
 
 
-def jobs(kind: str, seed: int, count: int) -> list[Job]:
+def jobs(kind: str, seed: int, count: int, first: int = 0) -> list[Job]:
     most = ENGINE_IMAGES_PER_RUN if kind.startswith("engine") else IMAGES_PER_RUN
-    return [Job(kind, seed + done, min(most, count - done)) for done in range(0, count, most)]
+    return [
+        Job(kind, seed + done, min(most, count - done), first) for done in range(0, count, most)
+    ]
+
+
+CANARIES = (
+    ("canary", 300, "without any sync"),
+    ("write", 100, "without the sync of a group"),
+    ("folder", 100, "without the sync of a folder"),
+    ("file", 100, "without the sync of a file"),
+    ("engine: unsynced", 80, "of the engine without the sync of a group"),
+    ("engine: told early", 80, "of an engine that answers before the sync"),
+    ("engine: dropped early", 240, "of an engine that drops a body before it has moved"),
+    ("engine: index between", 240, "of an engine with an index amid a move"),
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="powercut", description=__doc__.split("\n\n")[0])
     parser.add_argument("--images", type=int, default=2_000)
     parser.add_argument("--flips", type=int, default=400)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1, help="the first seed")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--no-sync", action="store_true", help="the images without any sync")
+    parser.add_argument(
+        "--only", choices=LEVELS, help="all images, or the flips, of this level, and no canary"
+    )
+    parser.add_argument(
+        "--number", type=int, default=0, help="of the first image or flip of each run (0)"
+    )
     options = parser.parse_args(arguments)
     with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
 
-        def results(kind: str, count: int) -> list[tuple[int, str]]:
-            found: list[tuple[int, str]] = []
-            for part in pool.imap_unordered(run, jobs(kind, options.seed, count)):
+        def results(kind: str, count: int, first: int = 0) -> list[Result]:
+            found: list[Result] = []
+            for part in pool.imap_unordered(run, jobs(kind, options.seed, count, first)):
                 found += part
                 if len(found) % 6_000 < len(part) and len(found) < count:
                     print(f"  {len(found)} of {count} …", flush=True)
             return found
 
-        failed = False
-        images_in_all = bad_in_all = 0
-        for level, kind, canary, count in (
-            ("store", "image", "canary", options.images - options.images // 2),
-            ("engine", "engine", "engine: unsynced", options.images // 2),
-        ):
-            level_began = time.monotonic()
-            cut = results(canary if options.no_sync else kind, count)
-            bad = [(seed, what) for seed, what in cut if what]
-            for seed, what in bad[:5]:
-                print(f"  seed {seed}: {what}")
-            rate = len(cut) / (time.monotonic() - level_began)
+        failures: list[tuple[str, Result]] = []
+        shares = {"store": options.images - options.images // 2, "engine": options.images // 2}
+        if options.only is not None:
+            shares = {level: options.images * (level == options.only) for level in shares}
+        kinds = {"store": "image", "engine": "engine"}
+        if options.no_sync:
+            kinds = {"store": "canary", "engine": "engine: unsynced"}
+        made = 0
+        for level, count in shares.items():
+            began = time.monotonic()
+            cut = results(kinds[level], count, options.number)
+            bad = [result for result in cut if result.what]
+            for result in bad[:SHOWN]:
+                print(f"  {result}")
+            rate = len(cut) / (time.monotonic() - began)
             print(f"{level}: {len(cut)} images, {len(bad)} bad ({rate:.0f} images/s)", flush=True)
-            images_in_all += len(cut)
-            bad_in_all += len(bad)
-        print(f"{images_in_all} images: {bad_in_all} bad", flush=True)
-        failed |= bool(bad_in_all)
+            made += len(cut)
+            failures += [(level, result) for result in bad]
+        print(f"{made} images: {len(failures)} bad", flush=True)
 
-        flipped = results("flip", options.flips)
-        silent = [(s, what) for s, what in flipped if what not in ("detected", "harmless")]
-        detected = sum(what == "detected" for _, what in flipped)
-        for seed, what in silent[:5]:
-            print(f"  seed {seed}: {what}")
+        flipped = []
+        if options.only in (None, "flips"):
+            flipped = results("flip", options.flips, options.number)
+        silent = [result for result in flipped if result.what not in ("detected", "harmless")]
+        detected = sum(result.what == "detected" for result in flipped)
+        for result in silent[:SHOWN]:
+            print(f"  {result}")
         print(
             f"{len(flipped)} flips: {detected} detected, "
             f"{len(flipped) - detected - len(silent)} harmless, {len(silent)} silent",
             flush=True,
         )
-        failed |= bool(silent)
+        failures += [("flips", result) for result in silent]
 
-        for kind, count, missing in (
-            ("canary", 300, "without any sync"),
-            ("write", 100, "without the sync of a group"),
-            ("folder", 100, "without the sync of a folder"),
-            ("file", 100, "without the sync of a file"),
-            ("engine: unsynced", 80, "of the engine without the sync of a group"),
-            ("engine: told early", 80, "of an engine that answers before the sync"),
-            ("engine: dropped early", 240, "of an engine that drops a body before it has moved"),
-            ("engine: index between", 240, "of an engine with an index amid a move"),
-        ):
-            found = results(kind, count)
-            losses = sum(bool(what) for _, what in found)
+        is_blind = False
+        for kind, count, missing in CANARIES if options.only is None else ():
+            losses = sum(bool(result.what) for result in results(kind, count))
             verdict = "as it must be" if losses else "THE HARNESS IS BLIND"
             print(f"canary: {losses} of {count} images bad {missing}, {verdict}", flush=True)
-            failed |= not losses
-    return 1 if failed else 0
+            is_blind |= not losses
+    no_sync = ["--no-sync"] * options.no_sync
+    if failures:
+        level, result = failures[0]
+        again = ["--seed", result.seed, "--only", level, "--number", max(0, result.number)]
+        counts = {"IMAGES": int(level != "flips"), "FLIPS": int(level == "flips")}
+        return repeat("powercut", *again, *no_sync, **counts)
+    return repeat("powercut", "--seed", options.seed, IMAGES=0, FLIPS=0) if is_blind else 0
 
 
 if __name__ == "__main__":

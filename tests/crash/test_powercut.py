@@ -15,26 +15,26 @@ from tests.crash.recording_disk import Killed, RecordingDisk, Rename, after_powe
 def test_no_power_cut_loses_what_was_acknowledged(seed: int) -> None:
     """50 images each: rolled, recycled, dropped and indexed segments, kills, and cuts in the
     recovery."""
-    assert [what for _, what in run(Job("image", seed, 50)) if what] == []
+    assert [str(found) for found in run(Job("image", seed, 50)) if found.what] == []
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_no_flipped_bit_goes_unnoticed(seed: int) -> None:
-    results = [what for _, what in run(Job("flip", seed, 30))]
+    results = [found.what for found in run(Job("flip", seed, 30))]
     assert set(results) == {"detected", "harmless"}
 
 
 @pytest.mark.parametrize("kind", ["canary", "write", "folder", "file"])
 def test_the_harness_finds_what_is_lost_without_a_sync(kind: str) -> None:
     """All syncs left out, or one kind of them: if nothing is found, the harness is blind."""
-    results = [what for seed in (1, 2) for _, what in run(Job(kind, seed, 20))]
+    results = [found.what for seed in (1, 2) for found in run(Job(kind, seed, 20))]
     assert any(results)
 
 
 @pytest.mark.parametrize("seed", [1, 4, 8])
 def test_no_power_cut_breaks_what_the_engine_promised(seed: int) -> None:
     """35 images each of a whole engine: every kind of command, indexes, compaction, restarts."""
-    assert [what for _, what in run(Job("engine", seed, 35)) if what] == []
+    assert [str(found) for found in run(Job("engine", seed, 35)) if found.what] == []
 
 
 def test_the_engine_images_come_from_a_log_that_was_compacted() -> None:
@@ -51,7 +51,7 @@ def test_the_engine_images_come_from_a_log_that_was_compacted() -> None:
 @pytest.mark.parametrize("fault", ["unsynced", "told early", "dropped early", "index between"])
 def test_the_harness_finds_what_an_engine_in_a_hurry_loses(fault: str) -> None:
     results = (run(Job(f"engine: {fault}", seed, 40)) for seed in (4, 8, 3, 2))
-    assert any(what for found in results for _, what in found)
+    assert any(one.what for found in results for one in found)
 
 
 def test_what_was_synced_is_there_and_the_rest_may_be() -> None:

@@ -18,6 +18,7 @@ from tandembus.limits import MIB
 from tests.fuzz import canary, growth, live, wire
 from tests.fuzz.jobs import DECODER, SIMPLE, TARGETS, Report, run, run_canary
 from tests.fuzz.judge import MAX_BYTES, MAX_CPU_S, Distinct, Finding, unique
+from tests.repeat import repeat
 
 SHARES: Final = {
     live.CLIENT: 0.25, "nodes": 0.25, "http": 0.1, "xml": 0.1, "admin": 0.1, "websocket": 0.25,
@@ -35,22 +36,22 @@ def plan(frames: int, live_count: int, wire_count: int, seed: int, workers: int)
     jobs = []
     for target, count in ((DECODER, frames), (live.SERVER, live_count)):
         share = int(count * (_MARGIN if workers > 1 else 1) / workers) + 1
-        jobs += [(target, share, seed * 1_000 + number) for number in range(workers) if count]
+        jobs += [(target, share, seed + number) for number in range(workers) if count]
     jobs += [(wire.TARGET, wire_count, seed)] if wire_count else []
     jobs += [(target, int(live_count * SHARES[target]), seed) for target in SIMPLE if live_count]
     return jobs
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--frames", type=int, default=5_000_000, help="for the decoder")
     parser.add_argument("--live", type=int, default=200_000, help="for live connections")
     parser.add_argument("--wire", type=int, default=10_000, help="for a real broker over TCP")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1, help="the first seed")
     parser.add_argument("--target", choices=TARGETS, help="only this one")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--no-canary", action="store_true")
-    chosen = parser.parse_args()
+    chosen = parser.parse_args(arguments)
     begin = time.monotonic()
     jobs = plan(chosen.frames, chosen.live, chosen.wire, chosen.seed, chosen.workers)
     if chosen.target is not None:
@@ -63,14 +64,16 @@ def main() -> int:
 
     reports: list[Report] = []
     missed: list[str] = []
+    harmed: list[tuple[str, int, int]] = []
     # A new process for each job: its memory is watched, and a canary's bug must not live on.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(chosen.workers, context, max_tasks_per_child=1) as pool:
-        work: dict[Future[Report], bool] = {pool.submit(run, *job): False for job in jobs}
-        work |= {pool.submit(run_canary, number, chosen.seed): True for number in birds}
+        work: dict[Future[Report], tuple[str, int, int] | None]
+        work = {pool.submit(run, *job): job for job in jobs}
+        work |= {pool.submit(run_canary, number, chosen.seed): None for number in birds}
         for done in as_completed(work):
             report = done.result()
-            if work[done]:
+            if (job := work[done]) is None:
                 found = bool(report.findings)
                 words = f"found after {report.fed:,} inputs" if found else "NOT FOUND"
                 print(f"canary in {report.target}: {report.notes}: {words}", flush=True)
@@ -78,10 +81,31 @@ def main() -> int:
             else:
                 print(told(report), flush=True)
                 reports.append(report)
+                harmed += [job] * bool(report.findings)
     findings = [each for report in reports for each in report.findings]
     if chosen.target in (None, DECODER):
         findings += grown()
-    return summary(reports, findings, len(birds), missed, time.monotonic() - begin)
+    summary(reports, findings, len(birds), missed, time.monotonic() - begin)
+    if harmed:
+        return _repeat(*harmed[0], live_count=chosen.live)
+    if findings:  # of the growth
+        again = ("--seed", chosen.seed, "--target", DECODER, "--no-canary")
+        return repeat("fuzz", *again, FRAMES=0, LIVE=0)
+    if missed:
+        return repeat("fuzz", "--seed", chosen.seed, "--wire", 0, FRAMES=0, LIVE=0)
+    return 0
+
+
+def _repeat(target: str, count: int, seed: int, *, live_count: int) -> int:
+    """One job alone, as `plan` makes it for one worker."""
+    frames = count - 1 if target == DECODER else 0
+    if target == live.SERVER:
+        live_count = count - 1
+    elif target in (DECODER, wire.TARGET):
+        live_count = 0
+    again: list[object] = ["--seed", seed, "--target", target, "--no-canary"]
+    again += ["--wire", count] if target == wire.TARGET else []
+    return repeat("fuzz", *again, FRAMES=frames, LIVE=live_count, WORKERS=1)
 
 
 def told(report: Report) -> str:
@@ -115,7 +139,7 @@ def grown() -> list[Finding]:
 
 def summary(
     reports: list[Report], findings: list[Finding], birds: int, missed: list[str], seconds: float
-) -> int:
+) -> None:
     counts: dict[str, int] = {}
     for target in (DECODER, live.SERVER):
         seen = [report.seen for report in reports if report.target == target]
@@ -137,7 +161,6 @@ def summary(
         f"{MAX_CPU_S * 1e3:.0f}, largest {largest / MIB:.2f} MB of {MAX_BYTES // MIB}; "
         f"{birds - len(missed)} of {birds} canaries found."
     )
-    return 1 if findings or missed else 0
 
 
 if __name__ == "__main__":

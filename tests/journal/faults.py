@@ -30,6 +30,7 @@ from tests.journal.loaded import Loaded
 from tests.journal.pairs import write_pair
 from tests.journal.planting import Field, Key, Planted
 from tests.journal.reading import write_journal
+from tests.repeat import repeat
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,9 +47,9 @@ class Journals:
         self.data = root / "data"
         self.namespaces: list[str] = []
 
-    def add_loaded(self, name: str, *, kills: int, rounds: int) -> None:
+    def add_loaded(self, name: str, seed: int, *, kills: int, rounds: int) -> None:
         """A loaded broker, and both processes killed so many times."""
-        with Loaded(self.data / name, self.out, seed=len(self.namespaces), namespace=name) as run:
+        with Loaded(self.data / name, self.out, seed=seed, namespace=name) as run:
             for _ in range(kills):
                 run.kill_journal(after_rounds=rounds)
                 run.kill_broker()
@@ -165,14 +166,16 @@ def _key(row: dict[str, Any]) -> Key:
     return row["namespace"], row["entity_id"] - is_dead, row["sequence_number"]
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=2, help="honest runs of a loaded broker (2)")
     parser.add_argument("--kills", type=int, default=2, help="of each process in each run (2)")
     parser.add_argument("--rounds", type=int, default=10, help="of load between two kills (10)")
     parser.add_argument("--faults", type=int, default=200, help="to plant (200)")
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
-    options = parser.parse_args()
+    parser.add_argument(
+        "--seed", type=int, default=random.randrange(1 << 30), help="the first seed (any)"
+    )
+    options = parser.parse_args(arguments)
     from pyspark.sql import SparkSession  # noqa: F401 - fails early
 
     from tandembus.spark.pipelines.audit import audit
@@ -182,7 +185,8 @@ def main() -> int:
         journals = Journals(Path(folder))
         begin = time.monotonic()
         for run in range(options.runs):
-            journals.add_loaded(f"loaded-{run}", kills=options.kills, rounds=options.rounds)
+            name, seed = f"loaded-{run}", options.seed + run
+            journals.add_loaded(name, seed, kills=options.kills, rounds=options.rounds)
             print(f"run {run + 1}: {options.kills} kills of each process", flush=True)
         for run in range(max(1, options.runs // 2)):
             journals.add_crashed(f"crashed-{run}", options.seed + run)
@@ -209,7 +213,16 @@ def main() -> int:
         for line in wrong[:20]:
             print(line)
         spark.stop()
-    return 1 if honest or wrong or len(field.planted) < options.faults else 0
+    again = ("--kills", options.kills, "--rounds", options.rounds)
+    if honest:
+        # The journals of one run alone; a pair is in every run.
+        _, _, run = honest[0]["namespace"].partition("-")
+        seed = options.seed + int(run or 0)
+        return repeat("audit-faults", "--seed", seed, *again, HONEST=1, FAULTS=0)
+    if wrong or len(field.planted) < options.faults:
+        counts = {"HONEST": options.runs, "FAULTS": options.faults}
+        return repeat("audit-faults", "--seed", options.seed, *again, **counts)
+    return 0
 
 
 if __name__ == "__main__":

@@ -44,8 +44,10 @@ class Case:
 
 
 class Generator:
-    def __init__(self, seed: int, number: int) -> None:
-        self.random = Random(f"{seed}/{number}")
+    """What one seed gives."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
 
     def chance(self, probability: float) -> bool:
         return self.random.random() < probability

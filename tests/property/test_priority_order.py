@@ -8,7 +8,9 @@ pytest, long as `python -m tests.property.test_priority_order --runs 10000`.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
+import traceback
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
@@ -25,6 +27,7 @@ from tandembus.core.ready import Head, Ready
 from tandembus.model import NEVER
 from tandembus.settings import PrioritySettings, QueueSettings
 from tests.property.judge import Letter
+from tests.repeat import repeat
 
 Step: TypeAlias = tuple[str, int, int]
 LINKS: Final = (1, 2, 3)
@@ -333,16 +336,26 @@ def test_a_wrong_order_is_found(wrong: type[Ready], monkeypatch: pytest.MonkeyPa
         check_many(300, 1, shrinks=False)
 
 
-def main() -> int:
+SLICE: Final = 500
+"""Runs of one seed."""
+
+
+def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    began, slice_ = time.monotonic(), 500
-    at = 0
+    parser.add_argument("--seed", type=int, default=0, help="the first seed")
+    options = parser.parse_args(arguments)
+    began, number = time.monotonic(), options.seed
+    MET.clear()
     while MET["runs"] < options.runs:
-        check_many(min(slice_, options.runs - MET["runs"]), options.seed * 1_000_003 + at)
-        at += 1
+        count = min(SLICE, options.runs - MET["runs"])
+        try:
+            check_many(count, number)
+        except Exception:  # noqa: BLE001 - whatever core raises is reported, with its seed
+            traceback.print_exc()
+            print(f"COUNTEREXAMPLE, seed {number}", file=sys.stderr)
+            return repeat("priority-order", "--seed", number, ORDERS=count)
+        number += 1
         seconds = time.monotonic() - began
         print(f"{MET['runs']:,} of {options.runs:,} runs, {seconds:.0f} s", flush=True)
     for what, count in sorted(MET.items()):

@@ -1,0 +1,116 @@
+"""The `repeat:` line of a harness: the command in it finds the same failure, alone."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.crash.powercut import main as powercut
+from tests.repeat import PREFIX, repeat
+
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+HARNESSES = (
+    *("model", "simulate", "powercut", "kill", "priority-order", "sql"),
+    *("outage-hours", "fuzz", "audit-faults"),
+)
+
+
+def expanded(command: str) -> list[str]:
+    """What `make` would run for it, on the Python that runs the tests."""
+    dry = [*shlex.split(command), "-n", "-o", ".venv/.ready"]
+    printed = subprocess.run(
+        dry, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=True
+    )
+    line = next(line for line in printed.stdout.splitlines() if " -m tests." in line)
+    return [sys.executable, *shlex.split(line)[1:]]
+
+
+def output(command: list[str]) -> tuple[int, str]:
+    environment = {**ENVIRONMENT, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout
+
+
+def failing(text: str, pattern: str) -> list[str]:
+    return re.findall(pattern, text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("command", "failure", "parts"),
+    [
+        (
+            'make model RUNS=4 STEPS=50 ARGS="--seed 1 --canary aging_is_forgotten"',
+            r"^(?:.*Divergence: .*|DIVERGENCE, seed .*|  +core: .*|  +model: .*|  \d+: .*)$",
+            r"RUNS=1 STEPS=50 .*--seed \d+ --canary aging_is_forgotten",
+        ),
+        (
+            'make powercut IMAGES=40 FLIPS=0 ARGS="--seed 8 --no-sync --only engine"',
+            r"^  (seed \d+, number \d+: .*)$",
+            r"IMAGES=1 FLIPS=0 .*--seed 8 --only engine --number [1-9]\d* --no-sync",
+        ),
+        (
+            'make powercut IMAGES=60 FLIPS=0 ARGS="--seed 1 --no-sync --only store"',
+            r"^  (seed \d+, number \d+: .*)$",
+            r"IMAGES=1 FLIPS=0 .*--seed 1 --only store --number \d+ --no-sync",
+        ),
+        (
+            'make simulate SEEDS=8 HOURS=0.3 ARGS="--seed 1001 --no-sync"',
+            r"^seed \d+ .*\n  .*$",
+            r"SEEDS=1 HOURS=0.3 .*--seed 10\d\d --no-sync",
+        ),
+    ],
+    ids=["model", "engine images", "store images", "simulate"],
+)
+def test_the_command_finds_the_same_failure(command: str, failure: str, parts: str) -> None:
+    """A run with a fault in it fails and names a command; that one fails in the same way, with
+    nothing else in it, and names itself."""
+    code, text = output(expanded(command))
+    assert code == 1, text
+    named = text.splitlines()[-1]
+    assert named.startswith(PREFIX), text
+    assert re.search(parts, named), named
+    code, again = output(expanded(named.removeprefix(PREFIX)))
+    assert code == 1, again
+    assert again.splitlines()[-1] == named
+    found = failing(again, failure)
+    assert found
+    assert found == failing(text, failure)[: len(found)]
+
+
+@pytest.mark.parametrize("target", HARNESSES)
+def test_every_harness_takes_the_first_seed(target: str) -> None:
+    """`--seed`, one name with one meaning; and all of the variables of the line exist."""
+    code, text = output([*expanded(f'make {target} ARGS="--seed 1 --help"')])
+    assert code == 0, text
+    assert re.search(r"--seed SEED +the first seed", text), text
+
+
+def test_a_blind_harness_names_its_canaries(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A canary that is not found is a failure, too."""
+    monkeypatch.setattr("tests.crash.powercut.CANARIES", (("image", 1, "without a fault"),))
+    assert powercut(["--images", "0", "--flips", "0", "--seed", "5"]) == 1
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == 'repeat: make powercut IMAGES=0 FLIPS=0 ARGS="--seed 5"'
+
+
+def test_the_line_survives_a_shell() -> None:
+    """It is pasted as it stands."""
+    with pytest.raises(ValueError, match="quotes"):
+        repeat("model", "--canary", "two words")

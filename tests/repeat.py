@@ -1,0 +1,24 @@
+"""The last line of a harness that found something: the command that finds it again.
+
+Every harness takes `--seed N`, the first seed of its run. What fails has a seed of its own, so that
+the command runs the failing part alone.
+"""
+
+from __future__ import annotations
+
+import sys
+
+PREFIX = "repeat: "
+
+
+def repeat(target: str, *arguments: object, **variables: object) -> int:
+    """Print `repeat: make <target> VAR=value … ARGS="…"` and return 1, the exit code of a failure.
+
+    `arguments` are options of the harness, `variables` those of the Makefile."""
+    words = [f"{name}={value}" for name, value in variables.items()]
+    if unsafe := [each for each in map(str, (*words, *arguments)) if set(each) & set(" \"'$\\")]:
+        raise ValueError(f"these need quotes in a shell: {unsafe}")
+    text = " ".join(map(str, arguments))
+    sys.stderr.flush()
+    print(PREFIX + " ".join(["make", target, *words, f'ARGS="{text}"']), flush=True)
+    return 1
