@@ -14,14 +14,14 @@ PY     := $(BIN)/python
 FAST   := $(VENV)/fast/.ready
 BENCH_PY ?= $(VENV)/fast/bin/python
 
-# The figures of a full run; `make test` has short slices of the same checks.
-RUNS    ?= 2000
+# The figures of a full run, which `make long` takes; `make test` has short slices of the same checks.
+RUNS    ?= 20000
 STEPS   ?= 100
-SEEDS   ?= 1000
+SEEDS   ?= 5000
 HOURS   ?= 1
-IMAGES  ?= 20000
+IMAGES  ?= 100000
 FLIPS   ?= 2000
-CYCLES  ?= 100
+CYCLES  ?= 500
 FAILURES ?= 20
 CASES   ?= 100000
 FRAMES  ?= 5000000
@@ -38,11 +38,13 @@ DRIVERS ?= 20
 EXECUTORS ?= 50
 BROKERS ?= 10
 WORKERS ?= 2
+MINUTES ?= 10
+LANES   ?= 2
 ARGS    ?=
 
 export PYTHONPATH := $(CURDIR)
 .DEFAULT_GOAL := help
-.PHONY: test-postgres bench-postgres test-spark docs test-browser bench-console bench bench-testing help demo tour test properties check format requirements model simulate powercut kill bench-core bench-client bench-overlap sql fuzz hostile connections timing sdk-suite sdk-samples test-js test-interop clean outage outage-hours bench-pairing preemption simulate-agrees autoscale bench-priority-peers priority-order starvation bench-priority bench-spark spark-exactness bench-journal audit-faults test-docs bench-start test-cluster bench-report bench-spark-syphon
+.PHONY: search long test-long test-postgres bench-postgres test-spark docs test-browser bench-console bench bench-testing help demo tour test properties check format requirements model simulate powercut kill bench-core bench-client bench-overlap sql fuzz hostile connections timing sdk-suite sdk-samples test-js test-interop clean outage outage-hours bench-pairing preemption simulate-agrees autoscale bench-priority-peers priority-order starvation bench-priority bench-spark spark-exactness bench-journal audit-faults test-docs bench-start test-cluster bench-report bench-spark-syphon
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -53,8 +55,20 @@ demo: $(READY) ## The whole of it in two minutes: two brokers, priorities, an ou
 tour: $(READY) ## A short tour of the heart: send, lock, dead-letter, schedule, kill -9, recover
 	@$(PY) -m tandembus.tour
 
-test: check $(CHROMIUM) ## All that CI runs: the checks, then every test but the long ones
+test: MINUTES = 4
+test: check $(CHROMIUM) ## All that CI runs: the checks, every test but the long ones, MINUTES of search
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -q -m "not long" --hypothesis-seed=0 $(ARGS)
+	$(PY) -m tools.search --minutes $(MINUTES)
+
+search: $(READY) ## MINUTES of the harnesses that a seed determines, with the seeds of this commit
+	$(PY) -m tools.search --minutes $(MINUTES) $(ARGS)
+
+long: $(READY) $(CHROMIUM) ## Every long harness with its full count, LANES side by side, and one table: 3 hours; goes on where it was ended
+	$(PY) -m tools.long --lanes $(LANES) $(ARGS)
+
+test-long: $(READY) ## The tests that are too long for `test` and belong to no other target
+	$(BIN)/pytest -q -m long --ignore tests/spark --ignore tests/browser \
+		--ignore tests/house/test_pages.py --ignore tests/crash/test_failover.py $(ARGS)
 
 properties: $(READY) ## The property tests with inputs that nobody has tried yet; `test` has the same ones always
 	$(BIN)/pytest -n $(WORKERS) -q -m "hypothesis and not long" $(ARGS)

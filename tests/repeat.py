@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-PREFIX = "repeat: "
+from tools.harnesses import REPEAT
 
 
 def repeat(target: str, *arguments: object, **variables: object) -> int:
@@ -20,5 +20,5 @@ def repeat(target: str, *arguments: object, **variables: object) -> int:
         raise ValueError(f"these need quotes in a shell: {unsafe}")
     text = " ".join(map(str, arguments))
     sys.stderr.flush()
-    print(PREFIX + " ".join(["make", target, *words, f'ARGS="{text}"']), flush=True)
+    print(REPEAT + " ".join(["make", target, *words, f'ARGS="{text}"']), flush=True)
     return 1

@@ -12,14 +12,12 @@ from pathlib import Path
 import pytest
 
 from tests.crash.powercut import main as powercut
-from tests.repeat import PREFIX, repeat
+from tests.repeat import repeat
+from tools.harnesses import REPEAT
+from tools.search import SEARCHED
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
-HARNESSES = (
-    *("model", "simulate", "powercut", "kill", "priority-order", "sql"),
-    *("outage-hours", "fuzz", "audit-faults"),
-)
 
 
 def expanded(command: str) -> list[str]:
@@ -82,9 +80,9 @@ def test_the_command_finds_the_same_failure(command: str, failure: str, parts: s
     code, text = output(expanded(command))
     assert code == 1, text
     named = text.splitlines()[-1]
-    assert named.startswith(PREFIX), text
+    assert named.startswith(REPEAT), text
     assert re.search(parts, named), named
-    code, again = output(expanded(named.removeprefix(PREFIX)))
+    code, again = output(expanded(named.removeprefix(REPEAT)))
     assert code == 1, again
     assert again.splitlines()[-1] == named
     found = failing(again, failure)
@@ -92,7 +90,7 @@ def test_the_command_finds_the_same_failure(command: str, failure: str, parts: s
     assert found == failing(text, failure)[: len(found)]
 
 
-@pytest.mark.parametrize("target", HARNESSES)
+@pytest.mark.parametrize("target", [each.target for each in SEARCHED])
 def test_every_harness_takes_the_first_seed(target: str) -> None:
     """`--seed`, one name with one meaning; and all of the variables of the line exist."""
     code, text = output([*expanded(f'make {target} ARGS="--seed 1 --help"')])

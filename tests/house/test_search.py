@@ -1,0 +1,179 @@
+"""`make search` and `make long`: a fault put in on purpose is found, and its command repeats it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tools import harnesses, long, search
+from tools.harnesses import HARNESSES, Harness, Outcome, run, seed_of, spell
+
+ROOT = Path(__file__).resolve().parents[2]
+NOT_COPIED = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "node_modules", "*.md")
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """A fault: one place of the product, changed as a tired person could have written it."""
+
+    target: str
+    path: str
+    right: str
+    wrong: str
+
+
+PLANTS = (
+    # The delivery that reaches the limit goes back to the queue.
+    Plant("model", "core/lifecycle.py", "count >= limit", "count > limit"),
+    # Ids are forgotten at a restart.
+    Plant("simulate", "core/duplicates.py", "result._seen[key] = source", "source"),
+    # A new segment has its name before it is on disk.
+    Plant("powercut", "store/files.py", "(header)], 0)\n        file.sync()", "(header)], 0)"),
+    # Of several that were removed at once, a restart brings all but one back.
+    Plant("kill", "core/replay.py", "queue.remove(number)", "queue.remove(number); break"),
+    # Levels age half as fast as they are told to.
+    Plant("priority-order", "core/ready.py", "// self._aging", "// (2 * self._aging)"),
+    # `true AND true` is false.
+    Plant("sql", "core/sql_compile.py", "result: Truth = True", "result: Truth = False"),
+    # Some values that are cut short end the connection with a stack trace.
+    Plant("fuzz", "amqp/types.py", "(IndexError, StructError)", "StructError"),
+    # What the primary did not take is completed.
+    Plant("outage-hours", "pairing/syphon.py", "._hold(path, error)", "._complete(items)"),
+    # The audit looks for no gaps.
+    Plant("audit-faults", "spark/pipelines/audit.py", "        _gaps(told),\n", ""),
+)
+
+
+def typed(command: str, tree: Path) -> subprocess.CompletedProcess[str]:
+    """A command as a person types it, in that tree, with the packages of this one."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
+    given = f"VENV={sys.prefix} PYTHONPATH={tree / 'src'}:{tree}"
+    return subprocess.run(
+        [*shlex.split(command), *shlex.split(given)],
+        cwd=tree, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def copy_with(plant: Plant, folder: Path) -> Path:
+    tree = folder / "tree"
+    shutil.copytree(ROOT, tree, ignore=NOT_COPIED)
+    path = tree / "src" / "tandembus" / plant.path
+    source = path.read_text(encoding="utf-8")
+    assert plant.right in source, f"{plant.path} has changed: plant the fault elsewhere"
+    path.write_text(source.replace(plant.right, plant.wrong), encoding="utf-8")
+    return tree
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        pytest.param(each, id=each.target, marks=[pytest.mark.long] * (each.target != "model"))
+        for each in PLANTS
+    ],
+)
+def test_a_planted_fault_is_found_and_repeated(plant: Plant, tmp_path: Path) -> None:
+    """The search says which harness failed, and how to see it again; with the fault the command
+    fails, without it it passes."""
+    tree = copy_with(plant, tmp_path)
+    begun = f'make search MINUTES=2 ARGS="--only {plant.target} --commit a-canary"'
+    searched = typed(begun, tree)
+    assert searched.returncode != 0, searched.stdout
+    assert re.search(rf"{plant.target} .*FAILED", searched.stdout), searched.stdout
+    repeats = re.findall(r"^repeat: (make .+)$", searched.stdout, re.MULTILINE)
+    assert len(repeats) == 1, searched.stdout
+    again = typed(repeats[0], tree)
+    assert again.returncode != 0, f"{repeats[0]}\n{again.stdout}{again.stderr}"
+    intact = typed(repeats[0], ROOT)
+    assert intact.returncode == 0, f"{repeats[0]}\n{intact.stdout}{intact.stderr}"
+
+
+def test_every_searched_harness_has_a_plant() -> None:
+    """A harness that could find nothing would say nothing."""
+    assert {each.target for each in PLANTS} == {each.target for each in search.SEARCHED}
+
+
+def test_a_commit_has_its_own_seeds() -> None:
+    """The same on every machine, others for the next commit, the next slice, another harness."""
+    assert seed_of("1a2b", "model", 3) == seed_of("1a2b", "model", 3)
+    names = [("1a2b", "model", 3), ("1a2c", "model", 3), ("1a2b", "model", 4), ("1a2b", "kill", 3)]
+    assert len({seed_of(*name) for name in names}) == len(names)
+
+
+def test_what_stands_still_is_ended_with_all_its_processes(tmp_path: Path) -> None:
+    """A slice that never ends is a failure, and leaves nothing behind."""
+    pid = tmp_path / "pid"
+    outcome = run(["sh", "-c", f"sleep 1000 & echo $! > {pid}; wait"], at_most_s=1)
+    assert outcome.code == harnesses.STOOD_STILL
+    assert "far more than it takes" in outcome.lines[-1]
+    until = time.monotonic() + 30
+    while Path(f"/proc/{pid.read_text().strip()}/cmdline").exists() and time.monotonic() < until:
+        if Path(f"/proc/{pid.read_text().strip()}/cmdline").read_bytes() == b"":
+            break  # it has ended, and waits for whoever inherited it
+        time.sleep(0.05)
+    else:
+        assert time.monotonic() < until
+
+
+def test_the_harness_knows_best_how_to_repeat_it() -> None:
+    """Its own line is taken; where it has none, the command of the slice."""
+    harness = Harness("model", ("RUNS=60",), "--quick", takes_seed=True)
+    command = spell(harness.command(7, is_slice=True))
+    assert command == 'make model RUNS=60 ARGS="--quick --seed 7"'
+    assert spell(harness.command(None)) == "make model"
+    assert Outcome(command, 1, 0.0, ("wrong",)).repeat == command
+    own = 'make model RUNS=1 ARGS="--seed 9"'
+    assert Outcome(command, 1, 0.0, (f"repeat: {own}", "make: *** Error 1")).repeat == own
+
+
+def test_every_target_is_a_harness_or_is_known_not_to_be() -> None:
+    """Whoever adds a long target adds it to the table, or says here why not."""
+    targets = set(re.findall(r"^([a-z-]+):.* ## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    others = {
+        "help", "demo", "tour", "check", "format", "requirements", "docs", "clean",  # no harnesses
+        "test", "search", "long",  # these run them
+        "test-cluster",  # a part of test-spark
+    }  # fmt: skip
+    benches = {target for target in targets if target.startswith("bench")}
+    assert targets - others - benches == {each.target for each in HARNESSES}
+
+
+def test_unknown_harnesses_are_refused() -> None:
+    with pytest.raises(SystemExit, match="there is no harness modle here"):
+        search.main(["--only", "modle"])
+
+
+def test_a_long_run_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has passed on the commit is not run again; a tree with changes has no past."""
+    monkeypatch.setattr(long, "ROOT", tmp_path)
+    book = long.Book("1a2b", is_kept=True)
+    book.add(long.Row("model", "make model", 3, "passed", "all the same", "2026-11-18"))
+    book.add(long.Row("kill", "make kill", 3, "FAILED", "1 lost", "2026-11-18"))
+    again = long.Book("1a2b", is_kept=True)
+    assert again.has_passed("model")
+    assert not again.has_passed("kill")
+    assert not long.Book("1a2c", is_kept=True).rows
+    assert not long.Book("1a2b", is_kept=False).rows
+
+
+def test_the_table_says_what_was_not_run() -> None:
+    """Silence would read as a pass."""
+    row = long.Row("kill", "make kill", 61, "FAILED", "1 lost | 2 gaps", "2026-11-18")
+    text = long.table("1a2b", [Harness("model"), Harness("kill")], {"kill": row})
+    assert "| `make model` | | | not run | |" in text
+    assert "| `make kill` | 2026-11-18 | 61 | FAILED | 1 lost \\| 2 gaps |" in text
+    assert "0 of 2 passed on commit 1a2b" in text
+
+
+def test_figures_are_the_lines_that_tell_the_result() -> None:
+    lines = ["5 images: 0 bad", "canary: 3 of 3", "make: Leaving directory"]
+    assert long.figures_of(Harness("x", figures="bad"), lines) == "5 images: 0 bad"
+    assert long.figures_of(Harness("x"), lines) == "canary: 3 of 3"

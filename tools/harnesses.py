@@ -1,0 +1,208 @@
+"""The long harnesses: which there are, and how one is run.
+
+`make search` takes slices of those that a seed determines, `make long` runs each with its full
+count; the full counts are the Makefile's. Every seed comes from the commit: the same commit
+searches the same places on every machine, the next one searches others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = "docs/long-run.md"
+"""The table of the last `make long`; it is written after the commit that it is about."""
+REPEAT = "repeat: "
+"""With this a harness begins the line that has the command for what failed."""
+STOOD_STILL = 124
+"""The exit code of a command that took too long, as that of timeout(1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Harness:
+    """A make target that tries the product for long."""
+
+    target: str
+    slice: tuple[str, ...] = ()
+    """Variables of make for some seconds of it; none: no seed determines it, it is not searched."""
+    options: str = ""
+    """Further options for such a slice."""
+    takes_seed: bool = False
+    is_alone: bool = False
+    """It measures time or memory: nothing else may run beside it."""
+    figures: str = ""
+    """What the lines of its output that tell its result have in common; else it is the last."""
+
+    def command(self, seed: int | None, *, is_slice: bool = False) -> list[str]:
+        """As a person would type it, but for the quotes."""
+        options = self.options if is_slice else ""
+        if seed is not None:
+            options = f"{options} --seed {seed}".strip()
+        return ["make", self.target, *(self.slice if is_slice else ()), f"ARGS={options}"]
+
+
+# In the order of `make long`: what is most likely to find something first.
+HARNESSES = (
+    Harness("model", ("RUNS=60", "STEPS=100"), takes_seed=True),
+    Harness("powercut", ("IMAGES=600", "FLIPS=60"), "--no-canary", True, figures=r"\d+ bad|silent"),
+    Harness("simulate", ("SEEDS=12", "HOURS=1"), takes_seed=True),
+    Harness("kill", ("CYCLES=6",), "--no-canary", True, figures=r"\d+ kills:"),
+    Harness("priority-order", ("ORDERS=500",), takes_seed=True),
+    Harness("sql", ("CASES=10000",), takes_seed=True, figures="disagreements"),
+    Harness("fuzz", ("FRAMES=50000",), "--target decoder --no-canary", True),
+    Harness("outage-hours", (), "--hours 6 --seeds 1", True),
+    Harness(
+        "audit-faults", ("HONEST=1", "FAULTS=100"), takes_seed=True, figures="honest:|planted:"
+    ),
+    Harness("properties"),
+    Harness("test-long"),
+    Harness("outage", takes_seed=True),
+    Harness("starvation"),
+    Harness("preemption", is_alone=True),
+    Harness("simulate-agrees", takes_seed=True, is_alone=True),
+    Harness("autoscale", is_alone=True),
+    Harness("hostile", is_alone=True),
+    Harness("connections", is_alone=True),
+    Harness("timing", is_alone=True),
+    Harness("spark-exactness", takes_seed=True),
+    Harness("test-spark"),
+    Harness("test-postgres"),
+    Harness("test-browser"),
+    Harness("test-docs"),
+    Harness("test-js"),
+    Harness("test-interop"),
+    Harness("sdk-samples"),
+    Harness("sdk-suite", is_alone=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one command did."""
+
+    command: str
+    code: int
+    seconds: float
+    lines: tuple[str, ...]
+
+    @property
+    def repeat(self) -> str:
+        """The command that repeats its failure: the harness's own, else the whole of it."""
+        own = [line for line in self.lines if line.startswith(REPEAT)]
+        return own[-1].removeprefix(REPEAT) if own else self.command
+
+
+def spell(command: Sequence[str]) -> str:
+    """As it is typed into a shell."""
+    words = [word for word in command if word != "ARGS="]
+    return " ".join(
+        f'{word.split("=")[0]}="{word.partition("=")[2]}"' if " " in word else word
+        for word in words
+    )
+
+
+_running: set[subprocess.Popen[bytes]] = set()
+_is_ending = threading.Event()
+
+
+def run(command: Sequence[str], log: Path | None = None, *, at_most_s: float) -> Outcome:
+    """Run it to its end; one that stands still is ended with all its processes."""
+    began = time.monotonic()
+    with tempfile.TemporaryFile() if log is None else log.open("w+b") as file:
+        process = subprocess.Popen(
+            [*command],
+            cwd=ROOT,
+            # What it prints is seen at once: the log of a long run can be followed.
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        _running.add(process)
+        code = _wait(process, at_most_s)
+        file.seek(0)
+        text = file.read().decode(errors="replace")
+    if _is_ending.is_set():
+        raise KeyboardInterrupt
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    if code == STOOD_STILL:
+        lines.append(f"ended after {at_most_s:.0f} s, far more than it takes")
+    return Outcome(spell(command), code, time.monotonic() - began, tuple(lines))
+
+
+def _wait(process: subprocess.Popen[bytes], at_most_s: float) -> int:
+    try:
+        return process.wait(at_most_s)
+    except subprocess.TimeoutExpired:
+        return STOOD_STILL
+    finally:
+        _end(process)
+        _running.discard(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """It and whatever it has started: a session of its own is a group of processes, too."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def end_all() -> None:
+    """No command is left behind."""
+    _is_ending.set()
+    for process in tuple(_running):
+        _end(process)
+
+
+def started(main: Callable[[], int]) -> NoReturn:
+    """The main program of a tool; Ctrl-C and SIGTERM end it with all that it runs."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        end_all()
+        sys.exit(130)
+
+
+def seed_of(commit: str, target: str, number: int = 0) -> int:
+    """The seed of a target's slice of that number on that commit."""
+    digest = hashlib.sha256(f"{commit} {target} {number}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") % 1_000_000_000
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(
+        ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def commit_of_tree() -> tuple[str, bool]:
+    """Its commit, and whether the tree differs from it; without git the version stands for it."""
+    commit = _git("rev-parse", "--short=12", "HEAD") if (ROOT / ".git").exists() else ""
+    if not commit:
+        from tandembus import __version__
+
+        return f"version-{__version__}", False
+    return commit, bool(_git("status", "--porcelain", "--", ".", f":!{PAGE}"))
+
+
+def chosen(targets: Sequence[str], among: Sequence[Harness]) -> list[Harness]:
+    """Those of these names; all where none is named."""
+    unknown = [target for target in targets if target not in {each.target for each in among}]
+    if unknown:
+        names = ", ".join(each.target for each in among)
+        sys.exit(f"there is no harness {', '.join(unknown)} here; there are {names}")
+    return [each for each in among if not targets or each.target in targets]
