@@ -1,3 +1,3 @@
 """Tandem: a durable message broker with the semantics of Azure Service Bus."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -211,7 +211,7 @@ def test_reasons_are_needed() -> None:
         assert (SRC / name).read_text(encoding="utf-8").count("\n") > MAX_LINES, name
 
 
-def _our_files() -> list[Path]:
+def our_files() -> list[Path]:
     """What git has or would take; without git, all but hidden folders."""
     git = shutil.which("git")
     if git is not None and (ROOT / ".git").exists():
@@ -236,7 +236,7 @@ def test_no_path_of_a_machine() -> None:
     """What runs on one machine only is not committed."""
     stray = re.compile(r"(?<![\w.])/(?:root|work|home)/")
     found = []
-    for path in _our_files():
+    for path in our_files():
         if path.resolve() == Path(__file__).resolve():
             continue
         text = path.read_bytes().decode("utf-8", "replace")
