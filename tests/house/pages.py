@@ -162,7 +162,9 @@ class Run:
                  *(() if _has_plugin() else plugin), "test_page.py"], block,
             )  # fmt: skip
             return
-        program = f"connection_string = {string!r}\n{block.text}"
+        # The README is pasted as it is; other pages begin where there is a connection string.
+        given = "" if self.page.name == "README.md" else f"connection_string = {string!r}\n"
+        program = given + block.text
         (self.folder / "program.py").write_text(program, encoding="utf-8")
         self._execute([sys.executable, "-W", "error", "program.py"], block)
 
