@@ -204,6 +204,39 @@ def test_pure_module(path: Path) -> None:
     assert not IMPURE_CALLS.intersection(_calls(ast.parse(path.read_text(encoding="utf-8"))))
 
 
+FOUND_ALWAYS: dict[str, str] = {
+    "tandembus/core/ready.py": "the count says that another value is there",
+    "tandembus/extensions.py": "validate() has refused other units",
+    "tandembus/journal/follow.py": "a constant: it would fail when the module is imported",
+    "tandembus/pairing/pair.py": "due only while one side is open",
+    "tandembus/store/folder.py": "the branch is for folders that have such a name",
+}
+"""Where a search cannot come back with nothing, and why."""
+
+
+def _searches_without_default(tree: ast.AST) -> Iterator[int]:
+    """Lines with `next(x for x in y if …)`: StopIteration if there is none, which is no error that
+    anybody expects, and RuntimeError inside a generator (PEP 479)."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "next" and len(node.args) == 1:
+            searched = node.args[0]
+            if isinstance(searched, ast.GeneratorExp):
+                if any(each.ifs for each in searched.generators):
+                    yield node.lineno
+
+
+def test_fr11_a_search_that_finds_nothing_has_an_answer() -> None:
+    """`next` has a default, or a reason above."""
+    found = {
+        path.relative_to(SRC).as_posix()
+        for path in MODULES
+        if any(_searches_without_default(ast.parse(path.read_text(encoding="utf-8"))))
+    }
+    assert found == set(FOUND_ALWAYS)
+    assert [*_searches_without_default(ast.parse("next(x for x in y if x)"))] == [1]
+    assert not [*_searches_without_default(ast.parse("next((x for x in y if x), 0); next(z)"))]
+
+
 def test_reasons_are_needed() -> None:
     """A file that became short again loses its exception."""
     for name, reason in LONG.items():

@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import merge
-from itertools import accumulate
-from math import ceil
+from math import ceil, fsum
 from operator import attrgetter
 from random import Random
 from typing import Final, Literal, TypeAlias
@@ -154,7 +153,7 @@ class Plan:
 
     @property
     def load(self) -> float:
-        return sum(level.load for level in self.levels)
+        return _load(self.levels)
 
     @property
     def duration_s(self) -> float:
@@ -257,8 +256,15 @@ def warnings(plan: Plan) -> list[str]:
 
 def _starving(levels: Sequence[PlannedLevel], size: int) -> str:
     """The highest level that does not get all it needs."""
-    loads = accumulate(level.load for level in levels)
-    return next(level.name for level, load in zip(levels, loads, strict=True) if load >= size)
+    loads = (_load(levels[: number + 1]) for number in range(len(levels)))
+    late = (level.name for level, load in zip(levels, loads, strict=True) if load >= size)
+    return next(late, levels[-1].name)
+
+
+def _load(levels: Sequence[PlannedLevel]) -> float:
+    """Rounded once: `sum` rounds at each step up to Python 3.11, and compensates from 3.12 on, so
+    it can differ from a running total."""
+    return fsum(level.load for level in levels)
 
 
 def _needed(load: float) -> int:

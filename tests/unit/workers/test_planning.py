@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, permutations
 from typing import Any
 
 import pytest
@@ -102,6 +102,21 @@ def test_an_overload_is_said() -> None:
     own, grow = warnings(replace(PLAN, workers=2))
     assert own.startswith("overloaded with a pool a level: 'low' keeps 1.00 workers busy")
     assert warnings(replace(PLAN, workers=2, forms=("strict",))) == []
+
+
+@pytest.mark.parametrize("tenths", [(3, 6, 9, 2), (1, 2, 7), (1,) * 10, (7, 1, 2), (9, 8, 3)])
+def test_fr11_loads_that_fill_the_workers_exactly(tenths: tuple[int, ...]) -> None:
+    """In every order, on every Python: it is an overload, and of a level that is there. Sums of
+    tenths are not exact, and `sum` rounds in another way from Python 3.12 on."""
+    one_second = Service((1.0,))
+    for order in set(permutations(tenths[:4])):
+        levels = [
+            PlannedLevel(f"level {number}", each / 10, one_second)
+            for number, each in enumerate([*order, *tenths[4:]])
+        ]
+        plan = Plan(tuple(levels), workers=sum(tenths) // 10, seconds=100, forms=("strict",))
+        assert plan.load == plan.size
+        assert f"at the cost of '{levels[-1].name}' and below" in warnings(plan)[0]
 
 
 @pytest.mark.parametrize(
