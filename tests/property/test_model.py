@@ -16,6 +16,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 import pytest
@@ -30,8 +31,8 @@ from tandembus.core.queue import Queue
 from tandembus.core.ready import Next, Ready
 from tandembus.core.state import State
 from tandembus.errors import MessageLockLostError
-from tandembus.settings import QueueSettings
-from tests.property.judge import MEANINGS, Letter, reduced
+from tandembus.settings import EntityStatus, QueueSettings
+from tests.property.judge import MEANINGS, Judge, Letter, reduced
 from tests.property.machine import COVERAGE, LAST, Machine
 from tests.property.model import Item, Model
 from tests.repeat import repeat
@@ -158,6 +159,33 @@ def test_core_does_what_the_model_does() -> None:
     """Replies, refusals, deliveries and every queue's content agree after every step, also when
     core is made again from its own changes."""
     run_machine(60, 50, 1)
+
+
+# --- what long runs have found --------------------------------------------------------------------
+
+
+def test_fk11_a_dead_letter_goes_on_though_somebody_waits_for_it() -> None:
+    """Seed 300 of STEPS=100: a message that comes due cannot be forwarded, and its dead letter can.
+    The receiver at the dead-letter queue gets nothing."""
+    judge = Judge()
+    common = QueueSettings(lock_duration_ms=5_000)
+    judge.do(c.CreateQueue("q", common))
+    judge.do(c.CreateQueue("s", replace(common, requires_session=True)))
+    forwards = replace(common, forward_to="s", forward_dead_letters_to="q")
+    judge.do(c.CreateQueue("f", forwards))
+    letters = [
+        Letter(b"31", ttl_ms=4_000, session_id="y"),
+        Letter(b"32", scheduled_ms=judge.now + 3_000, session_id=""),
+        Letter(b"33", scheduled_ms=judge.now - 500, session_id=""),
+    ]
+    judge.do(c.Send("f", letters))
+    disabled = replace(common, requires_session=True, status=EntityStatus.SEND_DISABLED)
+    judge.do(c.UpdateEntity("s", disabled))
+    judge.do(c.Attach(24, "f/$deadletterqueue"))
+    judge.do(c.Flow(24, 3, 29_000))
+    judge.now += 20_000
+    judge.tick()
+    assert [item.message.payload for item in judge.model.entities["q"].items] == [b"32"]
 
 
 # --- canaries: does the judge have teeth? ---------------------------------------------------------

@@ -533,7 +533,7 @@ def take_for_relay(queue: Queue, most: int, now: Millis) -> dict[int, int]:
         is_worn = chosen.chunk.hop(chosen.row) >= limits.MAX_FORWARD_HOPS
         if is_worn and queue.kind is EntityKind.DEAD_LETTER:
             stay.append(following)
-        elif number not in queue.loading:
+        elif number not in queue.loading and number not in queue.stuck:
             taken[number] = chosen.chunk.bodies[chosen.row]
             queue.loading[number] = None
     for part, chosen in stay:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from tandembus import limits
 from tandembus.changes import (
@@ -64,7 +64,7 @@ from tandembus.core.commands import (
     UpdateRule,
 )
 from tandembus.core.detours import Detours, check_delay
-from tandembus.core.effects import Attached, Delivery, Effect, LinkClosed, Load, Outcome
+from tandembus.core.effects import Attached, Delivery, Effect, LinkClosed, Outcome
 from tandembus.core.positions import Reading
 from tandembus.core.queue import Queue
 from tandembus.core.receivers import Receiver
@@ -85,9 +85,6 @@ from tandembus.errors import (
 )
 from tandembus.model import NEVER, Message, Millis
 from tandembus.settings import canonical_subscription, check_update
-
-RELAY_BATCH: Final = 100
-"""Messages of one entity that are read from the store at a time to be forwarded or published."""
 
 
 class Namespace:
@@ -543,10 +540,8 @@ class Namespace:
         if self._is_idle(queue, now):
             self._registry.delete(queue, now)
             return
-        if queue.is_relay and not queue.loading and queue.counts[State.WAITING]:
-            bodies = lifecycle.take_for_relay(queue, RELAY_BATCH, now)
-            if bodies:
-                self._book.effects.append(Load(queue.id, bodies))
+        if queue.is_relay and queue.relays_at <= now:
+            self._relays.next_batch(queue, now)
         if queue.receivers.is_hungry:
             self._book.to_pump[queue.id] = queue
         self._book.wake(queue, queue.next_deadline())
@@ -594,6 +589,7 @@ class Namespace:
                 lifecycle.come_back(queue, list(queue.locks), Return.RESTARTED, now)
             queue.loading.clear()
             queue.accessed_ms = now
-            self._book.wake(queue, min(queue.next_deadline(), now if queue.is_relay else NEVER))
+            queue.has_arrived(now)
+            self._book.wake(queue, queue.next_deadline())
             self._registry.expect_idleness(queue)
         return self._outcome(None, now)

@@ -116,11 +116,13 @@ class Queue:
         "parts",
         "path",
         "receivers",
+        "relays_at",
         "relays_to",
         "scheduled",
         "sessions",
         "settings",
         "size_bytes",
+        "stuck",
         "subscriptions",
         "takes_sends",
         "tally",
@@ -176,6 +178,10 @@ class Queue:
         self.tally = Tally()
         self.loading: dict[int, None] = {}
         """Messages on their way to another entity that wait to be read from the store."""
+        self.relays_at: Millis = NEVER
+        """When the waiting messages of a relay are to go on. Until they have, nobody gets them."""
+        self.stuck: dict[int, None] = {}
+        """Dead letters that could not go on, while the others behind them are tried."""
         self.wakes_at: Millis = NEVER
         self._round = 0
         parts = limits.MAX_PARTITIONS if is_partitioned else 1
@@ -231,7 +237,7 @@ class Queue:
         levels = 1 if priority is None else priority.levels
         self.level_of: LevelOf | None = None if priority is None else level_of(priority)
         order = (levels, priority and priority.aging_ms_per_level, priority and priority.weights)
-        if order != self.levels or self.loading:  # what is being read is not in the order now
+        if order != self.levels or self.is_passing_on:  # that is not in the order now
             self._reorder(*order)
         if not is_dead_letter and getattr(settings, "requires_session", False):
             if self.sessions is None:
@@ -242,6 +248,7 @@ class Queue:
 
     def _reorder(self, levels: int, aging_ms: Millis | None, weights: Sequence[int] | None) -> None:
         self.levels = (levels, aging_ms, weights)
+        self.stuck.clear()
         for part in self.parts:
             part.table.clamp_levels(levels - 1)
             part.ready = Ready(part.table, levels, aging_ms, weights)
@@ -422,6 +429,7 @@ class Queue:
         """From everything that only some queues have."""
         edits = self.edits.pop(number, None)
         self.loading.pop(number, None)
+        self.stuck.pop(number, None)
         session = None if self.sessions is None else self.session_of(chunk, row)
         body = chunk.bodies[row]
         if self.cursors is None or not self._held_back(part, chunk, row, edits):
@@ -450,7 +458,7 @@ class Queue:
     def has_arrived(self, now: Millis) -> None:
         """Messages may have become deliverable."""
         if self.is_relay:
-            self.book.wake(self, now)
+            self.relay_at(now)
         if self.receivers.is_hungry:
             self.book.to_pump[self.id] = self
 
@@ -666,8 +674,10 @@ class Queue:
     # --- time -------------------------------------------------------------------------------------
 
     def next_deadline(self) -> Millis:
-        """When `tick` has something to do. Relays are woken by `has_arrived`."""
+        """When `tick` has something to do."""
         deadline = self.receivers.next_deadline()
+        if self.is_relay:
+            deadline = min(deadline, self.relays_at)
         if self.scheduled:
             deadline = min(deadline, self.scheduled[0][0])
         if self.locks:
@@ -682,6 +692,30 @@ class Queue:
         return deadline
 
     # --- relays -----------------------------------------------------------------------------------
+
+    def relay_at(self, when: Millis) -> None:
+        self.relays_at = min(self.relays_at, when)
+        self.book.wake(self, when)
+
+    @property
+    def is_passing_on(self) -> bool:
+        """Whether waiting messages are being read and passed on, one batch after the other."""
+        return bool(self.loading or self.stuck)
+
+    def stick(self, number: int) -> None:
+        """It cannot go on now."""
+        self.loading.pop(number, None)
+        self.stuck[number] = None
+
+    def unstick(self) -> bool:
+        """All have been tried: those that cannot go on are in their places. False: there are
+        none."""
+        stuck, self.stuck = self.stuck, {}
+        for number in stuck:
+            found = self.find(number)
+            assert found is not None
+            found.part.ready.put_back(found.at, found.chunk.level(found.row))
+        return bool(stuck)
 
     def back_from_relay(self, number: int) -> None:
         """It is not to go on after all: the forwarding was switched off meanwhile."""

@@ -222,8 +222,7 @@ class Receivers:
     def pump(self, now: Millis) -> None:
         """Hand out what there is to those who have credit, in turn."""
         queue = self._queue
-        # What is on its way elsewhere is for nobody; dead letters can be received until they go.
-        if not queue.gives_messages or (queue.is_relay and queue.dead_letter is not None):
+        if not queue.gives_messages or (queue.is_relay and self._are_going(now)):
             return
         if queue.sessions is not None:
             self._pump_sessions(now)
@@ -247,6 +246,12 @@ class Receivers:
                 hungry[link] = receiver
         for receiver in served.values():
             self._deliver(receiver, now)
+
+    def _are_going(self, now: Millis) -> bool:
+        """Whether what waits here is for nobody, because it goes on. Only dead letters that were
+        tried in vain can be received, until they are tried again."""
+        queue = self._queue
+        return queue.dead_letter is not None or queue.relays_at <= now or queue.is_passing_on
 
     def _pump_sessions(self, now: Millis) -> None:
         queue = self._queue

@@ -16,14 +16,18 @@ from tandembus import limits
 from tandembus.changes import EntityKind, Note, Noted, Removal, decode_edits, encode_edits
 from tandembus.core import lifecycle
 from tandembus.core.commands import Loaded
+from tandembus.core.effects import Load
 from tandembus.core.overlay import laid_over
 from tandembus.core.queue import Queue
 from tandembus.core.registry import Registry
 from tandembus.core.sql_context import Context
 from tandembus.core.state import State
 from tandembus.errors import EntityDisabledError, Refused
-from tandembus.model import NO_EDITS, Edits, Message, Millis, Timestamp, Value
+from tandembus.model import NEVER, NO_EDITS, Edits, Message, Millis, Timestamp, Value
 from tandembus.settings import SubscriptionSettings
+
+RELAY_BATCH: Final = 100
+"""Messages of one entity that are read from the store at a time to be forwarded or published."""
 
 RELAY_RETRY_MS: Final = 5_000
 """When forwarding out of a dead-letter queue fails there is nowhere else to go: it is retried."""
@@ -37,22 +41,20 @@ class Relays:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
 
-    def relay(self, source: Queue, number: int, message: Message, now: Millis) -> bool:
+    def relay(self, source: Queue, number: int, message: Message, now: Millis) -> None:
         """Pass a message on: to the subscriptions of a topic, or to where its queue forwards.
-        `message` already has the edits that the source's copy has. False: it had to stay."""
+        `message` already has the edits that the source's copy has."""
         if source.kind is EntityKind.TOPIC:
             self._publish(source, number, message, now)
             lifecycle.leave(source, (number,), Removal.PUBLISHED, now)
-            return True
+            return
         refusal = self._why_not_forward(source, number, message)
         if refusal is None:
             self._forward(source, number, message, now)
         elif source.dead_letter is not None:
             lifecycle.bury(source, number, *refusal, now)
         else:
-            source.back_from_relay(number)
-            return False
-        return True
+            source.stick(number)
 
     def _why_not_forward(
         self, source: Queue, number: int, message: Message
@@ -161,7 +163,6 @@ class Relays:
         queue = self._registry.by_id.get(command.entity)
         if queue is None:
             return
-        is_stuck = False
         for number, message in command.messages.items():
             found = queue.find(number)
             if number not in queue.loading or found is None:
@@ -170,13 +171,23 @@ class Relays:
                 del queue.loading[number]  # locked meanwhile: forwarding was off for a while
             elif queue.is_relay:
                 edits = decode_edits(queue.edits.get(number))
-                is_stuck |= not self.relay(queue, number, laid_over(message, edits), now)
+                self.relay(queue, number, laid_over(message, edits), now)
             else:
                 queue.back_from_relay(number)
-        if is_stuck:
-            self._registry.book.wake(queue, now + RELAY_RETRY_MS)
-        elif queue.counts[State.WAITING]:
+        if queue.counts[State.WAITING]:
             queue.has_arrived(now)
+
+    def next_batch(self, queue: Queue, now: Millis) -> None:
+        """Have the messages read that are to go on now. When all were tried, those that could not
+        go on wait for the next time."""
+        queue.relays_at = NEVER
+        if queue.loading:
+            return  # `loaded` goes on
+        bodies = lifecycle.take_for_relay(queue, RELAY_BATCH, now)
+        if bodies:
+            self._registry.book.effects.append(Load(queue.id, bodies))
+        elif queue.unstick():
+            queue.relay_at(now + RELAY_RETRY_MS)
 
 
 def _ids_for(topic: int, number: int) -> Callable[[], UUID]:

@@ -310,6 +310,65 @@ def test_dead_letters_that_cannot_go_on_are_tried_again(world: World) -> None:
     assert world.waiting("graves") == ["a"]
 
 
+def dead_letters(world: World, *bodies: str, **fields: Any) -> None:
+    """Messages of "q" that are dead-lettered."""
+    world.send("q", *bodies, **fields)
+    world.dead_letter("q", *world.receive("q", len(bodies)), reason="why")
+
+
+@pytest.mark.req("T17", "T20")
+def test_fk11_who_waits_at_the_dead_letter_queue_does_not_take_what_goes_on(world: World) -> None:
+    """A dead letter is forwarded whether somebody listens or not, also while it is being read."""
+    world.queue("graves")
+    world.queue("q", forward_dead_letters_to="graves")
+    link = world.attach("q/$DeadLetterQueue")
+    world.offer(link, 500)
+    world.answers_loads = False
+    dead_letters(world, *(f"{number}" for number in range(150)))
+    world.settle_down()  # the first hundred are being read
+    world.offer(link, 400)
+    assert world.arrived(link) == []
+    world.answers_loads = True
+    world.answer_load()
+    world.settle_down()
+    assert world.arrived(link) == []
+    assert world.waiting("graves") == [f"{number}" for number in range(150)]
+
+
+@pytest.mark.req("T17", "T20")
+def test_fk11_what_cannot_go_on_is_for_who_waits_at_the_dead_letter_queue(world: World) -> None:
+    """It is given to a receiver when it was tried, and tried again when nobody has it."""
+    world.queue("graves")
+    world.queue("q", forward_dead_letters_to="graves", lock_duration_ms=30 * SECOND)
+    world.update("graves", status=EntityStatus.SEND_DISABLED)
+    link = world.attach("q/$DeadLetterQueue")
+    world.offer(link, 1)
+    dead_letters(world, "a", "b")
+    world.settle_down()
+    (held,) = world.arrived(link)
+    assert world.texts([held]) == ["a"]
+    world.update("graves", status=EntityStatus.ACTIVE)
+    world.wait(10 * SECOND)
+    assert world.waiting("graves") == ["b"]
+    world.wait(20 * SECOND)
+    assert world.waiting("graves") == ["b", "a"]
+
+
+@pytest.mark.req("T17", "T21")
+def test_dead_letters_that_cannot_go_on_hold_up_nobody(world: World) -> None:
+    """More of them than are read at a time: those behind them go on."""
+    world.queue("graves", requires_session=True)
+    world.queue("q", forward_dead_letters_to="graves")
+    stuck = [f"{number}" for number in range(120)]
+    dead_letters(world, *stuck)
+    dead_letters(world, "x", "y", session_id="s")
+    world.settle_down()
+    assert world.waiting("graves") == ["x", "y"]
+    assert [body for body, *_ in world.dead("q")] == stuck
+    assert world.now < world.namespace.next_deadline() <= world.now + 10 * SECOND
+    assert world.texts(world.receive("q/$DeadLetterQueue", 500)) == stuck
+
+
 @pytest.mark.req("T17")
 def test_forwarding_dead_letters_switched_on_later(lived: World) -> None:
     """What is there goes on then."""
