@@ -6,9 +6,17 @@ import random
 
 import pytest
 
+from tandembus.changes import Mode
+from tandembus.core import lifecycle
+from tandembus.core.commands import Attach, Disposition, Flow, Send, Settle
+from tandembus.core.queue import Queue
 from tests.crash.engine_images import record_run
+from tests.crash.engine_life import Life, Link, OverlappingDisk, Shape, decode
+from tests.crash.ledger import Bad, Where, make_payload
 from tests.crash.powercut import Job, run
+from tests.crash.promises import Promises
 from tests.crash.recording_disk import Killed, RecordingDisk, Rename, after_power_cut
+from tests.crash.traffic import Traffic
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
@@ -46,6 +54,58 @@ def test_the_engine_images_come_from_a_log_that_was_compacted() -> None:
     assert any(o.new_path.endswith(".spare") for o in renamed)
     assert any(o.path.endswith(".spare") for o in renamed)
     assert any(len(one.lives) > 1 for one in runs)
+
+
+# --- what long runs have found --------------------------------------------------------------------
+
+
+def deferred(ttl_ms: int) -> Traffic:
+    """A life in which message 1 of "q" was deferred two seconds ago, and somebody waits there."""
+    rng, known = random.Random(1), {1: make_payload({"id": 1, "ttl_ms": ttl_ms}, b"")}
+    life = Life(OverlappingDisk(1), Shape.draw(rng), known, None, Promises())
+    traffic = Traffic(life, rng, known)
+    traffic.prepare()
+    life.links[1] = Link("q", Mode.PEEK_LOCK, None)
+    life.execute(Send("q", [decode(known[1])]))
+    life.execute(Attach(1, "q"))
+    life.execute(Flow(1, 2, 7))
+    (held,) = life.held["q"]
+    life.execute(Settle("q", [held.token], Disposition.DEFER))
+    life.clock.advance(2_000)
+    return traffic
+
+
+@pytest.mark.parametrize("ttl_ms", [1_000, 10_000])
+def test_fk10_a_deferred_message_expires_when_it_is_active_again(ttl_ms: int) -> None:
+    """Not while it is deferred; then at once, since somebody asks for it. One whose time is not
+    over is there."""
+    traffic = deferred(ttl_ms)
+    traffic.reactivate("q", 1, 1)
+    where = traffic.life.record.intent["message", "q", 1]
+    assert isinstance(where, Where)
+    assert where.kind == ("dead" if ttl_ms == 1_000 else "here")
+
+
+@pytest.mark.parametrize(("ttl_ms", "reason"), [(1_000, "other"), (10_000, "TTLExpiredException")])
+def test_fk10_the_judge_knows_who_may_expire(
+    ttl_ms: int, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A canary: an engine that dead-letters what is to be active again is found, if it was alive or
+    if it says another reason."""
+
+    def buried(queue: Queue, numbers: list[int], now: int) -> None:
+        for number in numbers:
+            lifecycle.bury(queue, number, reason, None, now)
+
+    traffic = deferred(ttl_ms)
+    monkeypatch.setattr(lifecycle, "reactivate", buried)
+    with pytest.raises(Bad, match="one back"):
+        traffic.reactivate("q", 1, 1)
+
+
+@pytest.mark.parametrize("seed", [3_481, 3_961])
+def test_fk10_the_runs_that_found_it(seed: int) -> None:
+    assert [str(found) for found in run(Job("engine", seed, 5)) if found.what] == []
 
 
 @pytest.mark.parametrize("fault", ["unsynced", "told early", "dropped early", "index between"])

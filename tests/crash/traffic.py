@@ -8,13 +8,14 @@ come and go: so the log's old end always has something alive that compaction mus
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from tandembus.changes import Mode
+from tandembus.changes import Mode, decode_edits
 from tandembus.core.commands import (
     AddRule,
     Attach,
@@ -54,6 +55,13 @@ DEAD: Final = "/$DeadLetterQueue"
 COLOURS: Final = ("red", "green", "blue")
 WINDOW_MS: Final = 40_000
 SESSIONS: Final = ("s0", "s1", "s2")
+
+
+def _is_expired(found: object) -> bool:
+    """Whether it was dead-lettered because its time to live is over."""
+    if not isinstance(found, Where) or found.kind != "dead":
+        return False
+    return decode_edits(found.edits).properties.get("DeadLetterReason") == "TTLExpiredException"
 
 
 def _sql(name: str, expression: str, action: str | None = None) -> Rule:
@@ -381,8 +389,7 @@ class Traffic:
             rows = self.deferred[path]
             number, identity = rows.pop(self.random.randrange(len(rows)))
             if self.random.random() < 0.3:
-                if self.life.submit(Reactivate(path, [number])):
-                    self.expect({("message", path, identity): "here"}, "a deferred one back")
+                self.reactivate(path, number, identity)
                 return
             mode = self.random.choice(tuple(Mode))
             nonce = self.life.clock.random_bits(64)
@@ -394,6 +401,25 @@ class Traffic:
             if self.life.submit(ReceiveDeferred(path, [number], nonce, mode), done):
                 if mode is Mode.RECEIVE_AND_DELETE:
                     self.expect({("message", path, identity): None}, "a deferred one taken")
+
+    def reactivate(self, path: str, number: int, identity: int) -> None:
+        """A deferred message waits again. It did not expire while it was deferred; if its time is
+        over, it does so now: at the latest with the next tick, at once if somebody asks for it."""
+        entity = self.life.record.live.at(path)
+        row = None if entity is None else entity.rows.get(number)
+        if not self.life.submit(Reactivate(path, [number])):
+            return
+        assert entity is not None
+        assert row is not None
+        key: Key = ("message", path, identity)
+        found = self.life.record.intent.get(key, "untouched")
+        if row.expires > self.life.clock.now_ms():
+            self.expect({key: "here"}, "a deferred one back")
+            return
+        is_kept = json.loads(entity.settings)["dead_letter_on_expiration"]
+        is_here = isinstance(found, Where) and found.kind == "here"
+        if not is_here and not (_is_expired(found) if is_kept else found is None):
+            raise Bad(f"an expired one back: {key} is {found}")
 
     def browse(self) -> None:
         path = self.any_of(*HOLDERS)
