@@ -188,6 +188,23 @@ def test_fk11_a_dead_letter_goes_on_though_somebody_waits_for_it() -> None:
     assert [item.message.payload for item in judge.model.entities["q"].items] == [b"32"]
 
 
+def test_dead_letters_that_expired_meanwhile_come_after_a_lock_that_is_over() -> None:
+    """Seed 1000807 of STEPS=100: late, a receiver asks for messages that have expired. They do not
+    overtake an older dead letter whose lock is over, too."""
+    judge = Judge()
+    settings = QueueSettings(lock_duration_ms=8_000, dead_letter_on_expiration=True)
+    judge.do(c.CreateQueue("q", settings))
+    judge.do(c.Attach(3, "q"))
+    judge.do(c.Attach(6, "q/$deadletterqueue"))
+    judge.do(c.Flow(6, 4, 11_000))
+    lives = (4_000, 9_000, 9_000)
+    judge.do(c.Send("q", [Letter(b"%d" % each, ttl_ms=ttl) for each, ttl in enumerate(lives)]))
+    judge.now += 4_000
+    judge.tick()
+    judge.now += 10_000
+    judge.do(c.Flow(3, 3, 14_000))
+
+
 # --- canaries: does the judge have teeth? ---------------------------------------------------------
 
 Break: TypeAlias = Callable[[pytest.MonkeyPatch], None]

@@ -232,8 +232,11 @@ def bury(
     *,
     count: int | None = None,
     edits: Edits = NO_EDITS,
+    is_overdue: bool = False,
 ) -> None:
-    """Move a message to the dead-letter queue, keeping its number."""
+    """Move a message to the dead-letter queue, keeping its number. `is_overdue`: only time has
+    passed, and the tick is yet to come. It serves the dead-letter queue then, after the locks
+    there that are over, too."""
     grave, found = queue.dead_letter, queue.find(sequence_number)
     assert grave is not None
     assert found is not None
@@ -263,7 +266,10 @@ def bury(
     queue.book.emit(change)
     grave.add(change)
     leave(queue, (sequence_number,), Removal.DEAD_LETTERED, now)
-    grave.has_arrived(now)
+    if is_overdue and not grave.is_relay:
+        queue.book.wake(grave, now)
+    else:
+        grave.has_arrived(now)
 
 
 def expire(queue: Queue, numbers: Sequence[int], now: Millis) -> None:
@@ -279,6 +285,7 @@ def expire(queue: Queue, numbers: Sequence[int], now: Millis) -> None:
                 "TTLExpiredException",
                 "The message expired and was dead lettered.",
                 now,
+                is_overdue=True,
             )
     else:
         leave(queue, numbers, Removal.EXPIRED, now)
