@@ -44,7 +44,7 @@ ARGS    ?=
 
 export PYTHONPATH := $(CURDIR)
 .DEFAULT_GOAL := help
-.PHONY: search long test-long test-postgres bench-postgres test-spark docs test-browser bench-console bench bench-testing help demo tour test properties check format requirements model simulate powercut kill bench-core bench-client bench-overlap sql fuzz hostile connections timing sdk-suite sdk-samples test-js test-interop clean outage outage-hours bench-pairing preemption simulate-agrees autoscale bench-priority-peers priority-order starvation bench-priority bench-spark spark-exactness bench-journal audit-faults test-docs bench-start test-cluster bench-report bench-spark-syphon
+.PHONY: test-pythons search long test-long test-postgres bench-postgres test-spark docs test-browser bench-console bench bench-testing help demo tour test properties check format requirements model simulate powercut kill bench-core bench-client bench-overlap sql fuzz hostile connections timing sdk-suite sdk-samples test-js test-interop clean outage outage-hours bench-pairing preemption simulate-agrees autoscale bench-priority-peers priority-order starvation bench-priority bench-spark spark-exactness bench-journal audit-faults test-docs bench-start test-cluster bench-report bench-spark-syphon
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -73,6 +73,9 @@ test-long: $(READY) ## The tests that are too long for `test` and belong to no o
 properties: $(READY) ## The property tests with inputs that nobody has tried yet; `test` has the same ones always
 	$(BIN)/pytest -n $(WORKERS) -q -m "hypothesis and not long" $(ARGS)
 
+test-pythons: $(READY) ## The fast tests on each Python that is installed, 3.11 to 3.14 (ARGS="--only 3.12")
+	@$(PY) tools/pythons.py $(ARGS)
+
 check: $(READY) ## Style, types and the layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -83,7 +86,7 @@ format: $(READY) ## Put the source in the form that `check` wants
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-requirements: $(READY) ## Which requirements are proven, and by which tests
+requirements: $(READY) ## Which requirements are proven, by which tests; which findings have tests
 	@$(PY) tools/requirements.py $(ARGS)
 
 model: $(READY) ## The core against a small model: RUNS × STEPS

@@ -1,12 +1,16 @@
-"""Which requirements are proven, and by which tests.
+"""Which requirements are proven, and by which tests; which findings have tests.
 
 Ids and texts come from docs/requirements.md, proofs from the `@pytest.mark.req("T6")` marks in
 tests/. The tests are parsed, never imported or run, so that the answer is quick and has no side
 effects. A mark on a class or a module (`pytestmark`) counts for each test in it.
 
+A second table has the findings of docs/findings.md, with the tests that are named after them:
+`test_fk1_…` for FK1. Findings without a test are open, which is no error.
+
     python tools/requirements.py [--require S1-S8,T5-T16,P1-P3]
 
-Exit status: 0; 1 when a required id has no test; 2 when a test or `--require` names an unknown id.
+Exit status: 0; 1 when a required id has no test, or a finding is called proven without one; 2 when a
+test or `--require` names an unknown id.
 """
 
 from __future__ import annotations
@@ -21,6 +25,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 _ROW = re.compile(r"^\| ([A-Z]\d+) \| (.+?) \|$", re.MULTILINE)
+_FINDING = re.compile(r"^\| (F[A-Z]\d+) \| ([a-z?]+) \| (open|proven) \| (.+?) \|$", re.MULTILINE)
+_FINDING_TEST = re.compile(r"test_(f[a-z]\d+)(?:_|$)")
 _RANGE = re.compile(r"^([A-Z])(\d+)(?:-([A-Z])(\d+))?$")
 
 
@@ -120,6 +126,66 @@ def collect(tests: Path) -> list[Proof]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One row of docs/findings.md."""
+
+    weight: str
+    is_proven: bool
+    what: str
+
+
+def read_findings(text: str) -> dict[str, Finding]:
+    """Findings by id, in the order of the page."""
+    rows = _FINDING.findall(text)
+    known = {each: Finding(weight, state == "proven", what) for each, weight, state, what in rows}
+    if len(known) != len(rows):
+        raise ValueError("an id is in docs/findings.md twice")
+    return known
+
+
+def finding_tests_in(source: str, path: str) -> Iterator[Proof]:
+    """The tests of one file that are named after a finding."""
+    for node in ast.walk(ast.parse(source, path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            match = _FINDING_TEST.match(node.name)
+            if match is not None:
+                yield Proof(match[1].upper(), path, node.lineno, node.name)
+
+
+def collect_finding_tests(tests: Path) -> list[Proof]:
+    """Every test below `tests` that is named after a finding."""
+    found: list[Proof] = []
+    for path in sorted(tests.rglob("*.py")):
+        name = path.relative_to(tests.parent).as_posix()
+        found += finding_tests_in(path.read_text(encoding="utf-8"), name)
+    return found
+
+
+def print_findings(known: dict[str, Finding], tests: Sequence[Proof]) -> None:
+    by_id: dict[str, list[Proof]] = {each: [] for each in known}
+    for proof in tests:
+        by_id[proof.requirement].append(proof)
+    print("\nFindings")
+    for each, finding in known.items():
+        if by_id[each]:
+            shown = finding.what if len(finding.what) <= 58 else f"{finding.what[:57]}…"
+            state = "proven" if finding.is_proven else "open"
+            print(f"{each:5}{state:7}{shown:58} {len(by_id[each]):3}  {_places(by_id[each])}")
+    open_ids = [each for each in known if not by_id[each]]
+    print(f"\n{len(known) - len(open_ids)} of {len(known)} have tests")
+    print(f"open: {' '.join(open_ids) or 'none'}")
+
+
+def _places(tests: Sequence[Proof]) -> str:
+    """Where they are, with the count of each file."""
+    places: dict[str, int] = {}
+    for proof in tests:
+        place = proof.path.removeprefix("tests/")
+        places[place] = places.get(place, 0) + 1
+    return ", ".join(f"{place} ({count})" for place, count in places.items())
+
+
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     parser = argparse.ArgumentParser(
         description="Which requirements are proven, and by which tests."
@@ -134,6 +200,12 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
         for proof in proofs:
             if proof.requirement not in known:
                 raise UnknownRequirement(f"{proof.requirement} in {proof.path}:{proof.line}")
+        page = root / "docs" / "findings.md"
+        findings = read_findings(page.read_text(encoding="utf-8")) if page.exists() else {}
+        finding_tests = collect_finding_tests(root / "tests")
+        for proof in finding_tests:
+            if proof.requirement not in findings:
+                raise UnknownRequirement(f"{proof.test} in {proof.path}:{proof.line}")
     except UnknownRequirement as error:
         print(f"unknown requirement: {error}", file=sys.stderr)
         return 2
@@ -142,6 +214,12 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     for proof in proofs:
         by_id[proof.requirement].append(proof)
     print_table(known, by_id)
+    print_findings(findings, finding_tests)
+    tested = {proof.requirement for proof in finding_tests}
+    untested = [each for each, it in findings.items() if it.is_proven and each not in tested]
+    if untested:
+        print(f"\ncalled proven, and without a test: {' '.join(untested)}", file=sys.stderr)
+        return 1
     missing = [requirement for requirement in required if not by_id[requirement]]
     if missing:
         print(f"\nrequired, and without a test: {' '.join(missing)}", file=sys.stderr)
@@ -153,13 +231,8 @@ def print_table(known: dict[str, str], by_id: dict[str, list[Proof]]) -> None:
     for requirement, what in known.items():
         if not (tests := by_id[requirement]):
             continue
-        places: dict[str, int] = {}
-        for proof in tests:
-            place = proof.path.removeprefix("tests/")
-            places[place] = places.get(place, 0) + 1
-        where = ", ".join(f"{place} ({count})" for place, count in places.items())
         shown = what if len(what) <= 64 else f"{what[:63]}…"
-        print(f"{requirement:4} {shown:64} {len(tests):4}  {where}")
+        print(f"{requirement:4} {shown:64} {len(tests):4}  {_places(tests)}")
     proven = [requirement for requirement in known if by_id[requirement]]
     open_ids = [requirement for requirement in known if not by_id[requirement]]
     print(f"\n{len(proven)} of {len(known)} proven")

@@ -7,7 +7,16 @@ from pathlib import Path
 import pytest
 
 from tools import requirements
-from tools.requirements import UnknownRequirement, collect, expand, proofs_in, read_requirements
+from tools.requirements import (
+    UnknownRequirement,
+    collect,
+    collect_finding_tests,
+    expand,
+    finding_tests_in,
+    proofs_in,
+    read_findings,
+    read_requirements,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 KNOWN = read_requirements((ROOT / "docs" / "requirements.md").read_text(encoding="utf-8"))
@@ -96,3 +105,45 @@ def test_exit_status(
         assert "without a test yet: S2" in out.out
     else:
         assert "unknown requirement" in out.err
+
+
+def test_findings_and_their_tests_agree() -> None:
+    """Each test that is named after a finding names one of the page; what the page calls proven
+    has a test."""
+    findings = read_findings((ROOT / "docs" / "findings.md").read_text(encoding="utf-8"))
+    tests = collect_finding_tests(ROOT / "tests")
+    assert not [proof for proof in tests if proof.requirement not in findings]
+    tested = {proof.requirement for proof in tests}
+    assert not [each for each, it in findings.items() if it.is_proven and each not in tested]
+    # Every row of the page is read.
+    rows = (ROOT / "docs" / "findings.md").read_text("utf-8").splitlines()
+    assert len(findings) == sum(line.startswith("| F") for line in rows) == 105
+
+
+def test_tests_of_findings_are_found_by_name() -> None:
+    source = (
+        "def test_fk1_a(): ...\ndef test_fx24(): ...\ndef test_first_b(): ...\n"
+        "class TestX:\n    async def test_fl2_c(self): ...\ndef test_f1_d(): ...\n"
+    )
+    found = [(each.requirement, each.test) for each in finding_tests_in(source, "x.py")]
+    assert found == [("FK1", "test_fk1_a"), ("FX24", "test_fx24"), ("FL2", "test_fl2_c")]
+
+
+@pytest.mark.parametrize(
+    ("test", "state", "status"),
+    [
+        ("test_fk1_x", "open", 0),
+        ("test_fk1_x", "proven", 0),
+        ("test_y", "open", 0),
+        ("test_y", "proven", 1),
+        ("test_fk2_x", "open", 2),
+    ],
+)
+def test_exit_status_of_findings(tmp_path: Path, test: str, state: str, status: int) -> None:
+    """An open one is no error; an unknown name is, and so is proven without a test."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "requirements.md").write_text("| S1 | one |\n")
+    (tmp_path / "docs" / "findings.md").write_text(f"| FK1 | high | {state} | one |\n")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_x.py").write_text(f"def {test}(): ...\n")
+    assert requirements.main([], tmp_path) == status

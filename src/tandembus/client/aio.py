@@ -109,8 +109,9 @@ class Line(asyncio.Protocol):
         if self._gone.done():
             return
         data = self.heart.data_to_send()
-        if data:
-            self._transport.writelines(data)
+        if data and not self._transport.is_closing():
+            # Not writelines: see `server.peer`.
+            self._transport.write(b"".join(data))
             self._touch()  # what waited for this may have more
         if self.heart.connection.is_finished and not data:
             self._transport.close()

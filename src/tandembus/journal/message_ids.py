@@ -97,7 +97,9 @@ def _read_ids(
     constructor = buffer[at]
     is_short, is_long = constructor == 0xA1, constructor == 0xB1
     starts = at + np.where(is_short, 2, 5)
-    lengths = np.where(is_short, buffer[at + 1], np.where(is_long, long[at + 1], -1)).astype("i8")
+    # Signed first: numpy 2.5 refuses -1 beside unsigned numbers.
+    longer = np.where(is_long, long[at + 1].astype("i8"), -1)
+    lengths = np.where(is_short, buffer[at + 1], longer).astype("i8")
     # What a client claims about lengths is not believed beyond its own section.
     is_whole = (starts + lengths <= end) & (is_short | is_long)
     found.starts[rows] = starts

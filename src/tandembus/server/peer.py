@@ -371,11 +371,13 @@ class Peer(asyncio.Protocol):
         self._write((data,))
 
     def _write(self, data: Sequence[Buffer]) -> None:
-        if self._is_leaving:
+        if self._is_leaving or self._transport.is_closing():
             return
         if self._tls is None:
-            self._transport.writelines(data)
-        elif not self._transport.is_closing():
+            # Not writelines: in releases of Python 3.12 and 3.13 it does not notice a connection
+            # that is lost (cpython#136234), and never pauses the writer (CVE-2024-12254).
+            self._transport.write(b"".join(data))
+        else:
             try:
                 self._transport.write(self._tls.write(data))
             except ssl.SSLError as error:
