@@ -50,7 +50,7 @@ def find(version: str) -> Path | None:
         if not os.access(candidate, os.X_OK):
             continue
         told = subprocess.run(
-            [candidate, "-c", wanted], capture_output=True, text=True, check=False
+            [str(candidate), "-c", code], capture_output=True, text=True, check=False
         )
         if told.returncode == 0 and told.stdout.strip() == version:
             return candidate

@@ -9,8 +9,8 @@ A second table has the findings of docs/findings.md, with the tests that are nam
 
     python tools/requirements.py [--require S1-S8,T5-T16,P1-P3]
 
-Exit status: 0; 1 when a required id has no test, or a finding is called proven without one; 2 when a
-test or `--require` names an unknown id.
+Exit status: 0; 1 when a required id has no test, or a finding is called proven without one; 2 when
+a test or `--require` names an unknown id.
 """
 
 from __future__ import annotations
