@@ -39,8 +39,8 @@ def _candidates(version: str) -> Iterator[Path]:
     for folder in os.get_exec_path():
         yield Path(folder, name)
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv", "versions")
-    for folder in sorted(pyenv.glob(f"{version}.*"), reverse=True):
-        yield folder / "bin" / name
+    for installed in sorted(pyenv.glob(f"{version}.*"), reverse=True):
+        yield installed / "bin" / name
 
 
 def find(version: str) -> Path | None:
