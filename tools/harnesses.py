@@ -81,6 +81,7 @@ HARNESSES = (
     Harness("test-postgres"),
     Harness("test-browser"),
     Harness("test-docs"),
+    Harness("test-pythons"),
     Harness("test-js"),
     Harness("test-interop"),
     Harness("sdk-samples"),

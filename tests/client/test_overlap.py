@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -19,6 +20,10 @@ def test_overlapping_sends_share_round_trips(run: Callable[[str, int, int], Time
     far fewer commits than messages."""
     if run is the_official_sdk:
         pytest.importorskip("azure.servicebus")
+        if sys.version_info >= (3, 12):
+            # 100 sends take it 1.3 to 1.7 s there and 0.24 s on 3.11, against one and the same
+            # broker: its client waits between its own sends.
+            pytest.skip("the SDK's asyncio client overlaps little on Python 3.12 and later")
     with far_broker() as (connection_string, store):
         overlapped, one_by_one = run(connection_string, COUNT, SINGLES)
         assert overlapped < one_by_one / 4
