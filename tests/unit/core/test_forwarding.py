@@ -316,7 +316,7 @@ def dead_letters(world: World, *bodies: str, **fields: Any) -> None:
     world.dead_letter("q", *world.receive("q", len(bodies)), reason="why")
 
 
-@pytest.mark.req("T17", "T20")
+@pytest.mark.req("T17")
 def test_fk11_who_waits_at_the_dead_letter_queue_does_not_take_what_goes_on(world: World) -> None:
     """A dead letter is forwarded whether somebody listens or not, also while it is being read."""
     world.queue("graves")
@@ -335,7 +335,7 @@ def test_fk11_who_waits_at_the_dead_letter_queue_does_not_take_what_goes_on(worl
     assert world.waiting("graves") == [f"{number}" for number in range(150)]
 
 
-@pytest.mark.req("T17", "T20")
+@pytest.mark.req("T17")
 def test_fk11_what_cannot_go_on_is_for_who_waits_at_the_dead_letter_queue(world: World) -> None:
     """It is given to a receiver when it was tried, and tried again when nobody has it."""
     world.queue("graves")
@@ -354,7 +354,7 @@ def test_fk11_what_cannot_go_on_is_for_who_waits_at_the_dead_letter_queue(world:
     assert world.waiting("graves") == ["b", "a"]
 
 
-@pytest.mark.req("T17", "T21")
+@pytest.mark.req("T17")
 def test_dead_letters_that_cannot_go_on_hold_up_nobody(world: World) -> None:
     """More of them than are read at a time: those behind them go on."""
     world.queue("graves", requires_session=True)
