@@ -197,6 +197,7 @@ class Server:
             ),
         )
         broker.namespace.limit_entities(self.config.max_entities)
+        broker.namespace.limit_sessions(self.config.session_mb * MIB)
         try:
             made, pending = await _declare(broker, config, applying)
             handle = AdminApi(broker, is_premium=self.config.is_premium).handle

@@ -131,6 +131,10 @@ MAX_SESSION_STATE: Final = 256 * KIB
 """Bytes of a session's state: one message of the default size (Service Bus: "one message")."""
 MAX_SESSION_STATES: Final = 1_000_000
 """Sessions with a state, per entity (Service Bus)."""
+MAX_SESSION_BYTES: Final = 128 * MIB
+"""Memory that the sessions of a namespace take, and their states. A session that only waits takes
+some 200 bytes beside its messages: 600,000 with a GUID as their id. A third of what the process may
+have under attack (P11), and a snapshot copies part of it once more."""
 MAX_SESSIONS_LISTED: Final = 100
 """Sessions in one answer of get-message-sessions (the SDKs page by this)."""
 

@@ -451,8 +451,8 @@ def _in_queue(entity: Entity, queue: Queue, namespace: Namespace, now_ms: int) -
         rules = [json.dumps(rule.to_json()) for rule in namespace.rules(queue.path)]
         if rules != list(entity.rules.values()):
             return f"the rules are {rules}, not {list(entity.rules.values())}"
-    sessions = {} if queue.sessions is None else queue.sessions.by_id
-    states = {name: s.state for name, s in sessions.items() if s.state is not None}
+    sessions = () if queue.sessions is None else queue.sessions
+    states = {s.id: s.state for s in sessions if s.state is not None}
     if states != entity.states:
         return f"the states are {states}, not {entity.states}"
     for key, time in entity.seen.items():

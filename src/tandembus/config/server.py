@@ -23,6 +23,7 @@ from tandembus.limits import (
     MAX_CONNECTIONS,
     MAX_ENTITIES,
     MAX_NAMESPACE_NAME,
+    MAX_SESSION_BYTES,
     MAX_STAGED_BYTES,
     MIB,
 )
@@ -107,6 +108,9 @@ class ServerConfig:
     """How long SIGTERM waits for what is unsettled."""
     max_entities: int = MAX_ENTITIES
     """Queues and topics of each namespace."""
+    session_mb: int = MAX_SESSION_BYTES // MIB
+    """Memory of the sessions of each namespace and of their states; beyond it, messages that begin
+    a session are refused."""
     disk_free_mb: int = DISK_FREE_MIN_BYTES // MIB
     """With less free space, sends are refused."""
     cache_mb: int = BODY_CACHE_BYTES // MIB
@@ -148,6 +152,7 @@ class ServerConfig:
         for flag, value, least, most in (
             ("--drain-seconds", self.drain_seconds, 0, 3_600),
             ("--max-entities", self.max_entities, 1, MAX_ENTITIES),
+            ("--session-mb", self.session_mb, 1, 1_000_000),
             ("--disk-free-mb", self.disk_free_mb, 0, 1_000_000_000),
             ("--cache-mb", self.cache_mb, 1, 1_000_000),
             ("--staged-mb", self.staged_mb, 1, 1_000_000),
@@ -337,6 +342,14 @@ OPTIONS: Final = (
         values.integer,
         f"queues and topics of each namespace ({MAX_ENTITIES:,})",
         "N",
+    ),
+    Option(
+        "session_mb",
+        "session_mb",
+        values.integer,
+        "memory of the sessions of each namespace and of their states; beyond it messages that "
+        f"begin a session are refused ({MAX_SESSION_BYTES // MIB})",
+        "MB",
     ),
     Option(
         "disk_free_mb",

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
+from tandembus import limits
 from tandembus.changes import Change
 from tandembus.core.effects import Effect
 from tandembus.model import NEVER, Millis
@@ -29,7 +30,9 @@ class Book:
         "effects",
         "emit",
         "freed",
+        "max_session_bytes",
         "next_body",
+        "session_bytes",
         "to_pump",
     )
 
@@ -42,6 +45,10 @@ class Book:
         self.next_body = 1
         self.to_pump: dict[int, Queue] = {}
         """Queues where something may have become deliverable, by entity."""
+        self.session_bytes = 0
+        """The memory that the sessions of all queues take, and their states."""
+        self.max_session_bytes = limits.MAX_SESSION_BYTES
+        """A setting of the server, and no part of the state."""
         self._shared: dict[int, int] = {}
         """Body → holders beyond the first. Most bodies have one holder and are not here."""
         self._timers: list[tuple[Millis, int]] = []

@@ -81,7 +81,7 @@ class Detours:
         queue.accessed_ms = now
         session = None
         if command.session is not None:
-            session = None if queue.sessions is None else queue.sessions.by_id.get(command.session)
+            session = None if queue.sessions is None else queue.sessions.get(command.session)
             if session is None:
                 return 0
         numbers: list[int] = []
@@ -115,7 +115,7 @@ class Detours:
         sessions = _sessions(queue)
         if command.count < 1:
             raise ArgumentError("The number of messages to dead-letter must be at least 1.")
-        session = sessions.by_id.get(command.session)
+        session = sessions.get(command.session)
         if session is None:
             return 0
         if session.is_locked(now) and session.link != command.link:
@@ -140,7 +140,7 @@ class Detours:
         after = command.updated_after_ms
         names = sorted(
             session.id
-            for session in sessions.by_id.values()
+            for session in sessions
             if (
                 session.waiting or session.held or session.state is not None
                 if after is None
@@ -160,7 +160,7 @@ def check_delay(command: Settle) -> None:
 
 
 def counted(sessions: Sessions) -> SessionCounts:
-    return SessionCounts(len(sessions.by_id), sessions.available, sessions.locked, sessions.states)
+    return SessionCounts(len(sessions), sessions.available, sessions.locked, len(sessions.states))
 
 
 def _sessions(queue: Queue) -> Sessions:

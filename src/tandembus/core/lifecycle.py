@@ -8,7 +8,7 @@ come before, and change nothing. Which state follows which is `state.TRANSITIONS
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heappop
 from struct import Struct
 from typing import TYPE_CHECKING, Final
@@ -39,7 +39,7 @@ from tandembus.core.cursors import let_go
 from tandembus.core.duplicates import duplicate_key
 from tandembus.core.effects import Delivery
 from tandembus.core.ready import Next, Ready
-from tandembus.core.sessions import Session
+from tandembus.core.sessions import MAX_COST, Session
 from tandembus.core.state import State
 from tandembus.core.tokens import NUMBER_MASK, TOKEN
 from tandembus.errors import (
@@ -55,6 +55,7 @@ from tandembus.model import NEVER, NO_EDITS, Edits, Message, Millis, new_tuple
 from tandembus.settings import QueueSettings, SubscriptionSettings
 
 if TYPE_CHECKING:
+    from tandembus.core.book import Book
     from tandembus.core.queue import Part, Queue
 
 NO_SESSION_ID: Final = (
@@ -107,11 +108,45 @@ def check_room(queue: Queue, size: int) -> None:
         )
 
 
+def new_sessions(queue: Queue, messages: Iterable[Message]) -> dict[tuple[int, str], int]:
+    """The sessions that these messages would begin, here or in the subscriptions of a topic, and
+    the memory that each would take."""
+    found: dict[tuple[int, str], int] = {}
+    for each in (queue, *queue.subscriptions.values()):
+        sessions = each.sessions
+        if sessions is None:
+            continue
+        for message in messages:
+            session_id = message.session_id
+            if session_id is not None and not message.is_ping and session_id not in sessions:
+                found[each.id, session_id] = sessions.cost(session_id)
+    return found
+
+
+def check_sessions(queue: Queue, messages: Sequence[Message]) -> None:
+    """Raises if the sessions that these messages would begin do not fit into the memory."""
+    book = queue.book
+    most = len(messages) * (1 + len(queue.subscriptions)) * MAX_COST
+    if book.session_bytes + most > book.max_session_bytes:
+        check_session_room(book, sum(new_sessions(queue, messages).values()))
+
+
+def check_session_room(book: Book, size: int) -> None:
+    """Raises if `size` bytes more do not fit into the memory for sessions."""
+    if size > 0 and book.session_bytes + size > book.max_session_bytes:
+        raise QuotaExceededError(
+            "The maximum memory of the sessions of this namespace has been reached or exceeded. "
+            f"Size of sessions in bytes:{book.session_bytes}, Max size of sessions in bytes:"
+            f"{book.max_session_bytes}. Receive the messages of the sessions that wait, clear "
+            "states of sessions, or raise --session-mb."
+        )
+
+
 def check_session(queue: Queue, session_id: str, link: int, now: Millis) -> Session:
     """The session, if `link` holds it."""
     if queue.sessions is None:
         raise NotAllowedError(f"'{queue.path}' does not require sessions.")
-    session = queue.sessions.by_id.get(session_id)
+    session = queue.sessions.get(session_id)
     if session is None or session.link != link or not session.is_locked(now):
         raise SessionLockLostError(session_id)
     return session

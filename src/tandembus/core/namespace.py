@@ -212,6 +212,10 @@ class Namespace:
     def limit_entities(self, most: int) -> None:
         self._registry.max_entities = most
 
+    def limit_sessions(self, most_bytes: int) -> None:
+        """How much memory the sessions of all entities may take."""
+        self._book.max_session_bytes = most_bytes
+
     def subscriptions(self, topic: str) -> dict[str, Queue]:
         return dict(self._registry.topic(topic).subscriptions)
 
@@ -315,6 +319,8 @@ class Namespace:
             size = self._check_send(queue, command.messages)
             if command.transaction is None:
                 lifecycle.check_room(queue, size)
+                if queue.sessions is not None or queue.subscriptions:
+                    lifecycle.check_sessions(queue, command.messages)
             if queue.throttle is not None:
                 queue.throttle.admit(queue.path, command, now)
         except Refused:
@@ -484,16 +490,20 @@ class Namespace:
 
     def _set_session_state(self, command: SetSessionState, now: Millis) -> None:
         queue = self._registry.holder(command.path)
-        lifecycle.check_session(queue, command.session, command.link, now)
+        session = lifecycle.check_session(queue, command.session, command.link, now)
         if command.state is not None and len(command.state) > limits.MAX_SESSION_STATE:
             raise MessageSizeExceededError(
                 f"A session's state has at most {limits.MAX_SESSION_STATE} bytes."
             )
         assert queue.sessions is not None
-        if command.state is not None and queue.sessions.states >= limits.MAX_SESSION_STATES:
-            raise QuotaExceededError(
-                f"'{queue.path}' has {limits.MAX_SESSION_STATES} states, the most it can keep."
-            )
+        if command.state is not None:
+            is_new, states = session.state is None, len(queue.sessions.states)
+            if is_new and states >= limits.MAX_SESSION_STATES:
+                raise QuotaExceededError(
+                    f"'{queue.path}' has {limits.MAX_SESSION_STATES} states, the most it can keep."
+                )
+            cost = queue.sessions.state_cost(session, command.state)
+            lifecycle.check_session_room(self._book, cost)
         change = SessionStateSet(now, queue.id, command.session, command.state)
         self._book.emit(change)
         queue.sessions.set_state(command.session, command.state, now)
@@ -514,17 +524,20 @@ class Namespace:
             return
         sizes: dict[int, int] = {}
         tokens: set[bytes] = set()
+        sessions: dict[tuple[int, str], int] = {}
         for each in commands:
             if isinstance(each, Send):
                 queue = self._registry.find(each.path)
                 sizes[queue.id] = sizes.get(queue.id, 0) + self._check_send(queue, each.messages)
                 lifecycle.check_room(queue, sizes[queue.id])
+                sessions |= lifecycle.new_sessions(queue, each.messages)
             else:
                 queue = self._registry.holder(each.path)
                 lifecycle.check_settle(queue, each.tokens, each.disposition, now)
                 if not tokens.isdisjoint(each.tokens):
                     raise NotAllowedError("A message was settled twice in one transaction.")
                 tokens.update(each.tokens)
+        lifecycle.check_session_room(self._book, sum(sessions.values()))
         for each in commands:
             queue = self._registry.find(each.path)
             if isinstance(each, Send):
@@ -582,11 +595,13 @@ class Namespace:
         self._book.effects.clear()
         for queue in list(self._registry.by_id.values()):
             if queue.sessions is not None:
-                for session in list(queue.sessions.by_id.values()):
+                for session in queue.sessions.kept:
                     if session.link is not None:
                         queue.receivers.detach_lost(session, now)
             if queue.locks:
                 lifecycle.come_back(queue, list(queue.locks), Return.RESTARTED, now)
+            if queue.sessions is not None:
+                queue.sessions.tidy()
             queue.loading.clear()
             queue.accessed_ms = now
             queue.has_arrived(now)

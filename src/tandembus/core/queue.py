@@ -33,7 +33,7 @@ from tandembus.core.duplicates import Duplicates
 from tandembus.core.effects import Delivery
 from tandembus.core.packing import Reader, Writer
 from tandembus.core.priority import LevelOf, level_of
-from tandembus.core.ready import Ready
+from tandembus.core.ready import Lane, Ready
 from tandembus.core.receivers import Receivers
 from tandembus.core.sessions import Session, Sessions
 from tandembus.core.state import STATES, State, Trigger, after
@@ -241,7 +241,9 @@ class Queue:
             self._reorder(*order)
         if not is_dead_letter and getattr(settings, "requires_session", False):
             if self.sessions is None:
-                self.sessions = Sessions(self._session_ready)
+                self.sessions = Sessions(
+                    self.book, levels, self._session_ready, lambda key: self.part_of(key).table
+                )
         self.has_mixed_locks = bool(self.locks)
         self.is_simple = self.sessions is None and len(self.parts) == 1 and not self.window_ms
         """Whether a message has nothing to be asked for but its size."""
@@ -253,12 +255,13 @@ class Queue:
             part.table.clamp_levels(levels - 1)
             part.ready = Ready(part.table, levels, aging_ms, weights)
         if self.sessions is not None:
-            for session in self.sessions.by_id.values():
-                session.ready = self._session_ready(session.id)
+            for part in self.parts:
+                part.table.forget_links()
+            self.sessions.reorder(levels)
         self._refill()
 
-    def _session_ready(self, session_id: str) -> Ready:
-        return Ready(self.part_of(session_id).table, *self.levels)
+    def _session_ready(self, session_id: str, lanes: Sequence[Lane]) -> Ready:
+        return Ready(self.part_of(session_id).table, *self.levels, lanes)
 
     def _refill(self) -> None:
         """Set up the order of the waiting messages from the table."""
@@ -274,9 +277,11 @@ class Queue:
             for chunk, row in part.table.rows_from(0):
                 if chunk.states[row] != _WAITING:
                     continue
-                session = self.session_of(chunk, row)
-                ready = part.ready if session is None else session.ready
-                ready.push(chunk.indexes[row], chunk.level(row))
+                session, index, level = chunk.session(row), chunk.indexes[row], chunk.level(row)
+                if session:
+                    self.sessions.place(session, index, level, part.table)
+                else:
+                    part.ready.push(index, level)
 
     # --- what it is -------------------------------------------------------------------------------
 
@@ -300,7 +305,7 @@ class Queue:
         if self.sessions is None or chunk.sessions is None:
             return None
         number = chunk.sessions[row]
-        return self.sessions.by_number[number] if number else None
+        return self.sessions.at(number) if number else None
 
     def part_of(self, key: str) -> Part:
         return self.parts[crc32(key.encode()) % len(self.parts)]
@@ -326,15 +331,10 @@ class Queue:
         parts, book = self.parts, self.book
         part = parts[0] if len(parts) == 1 else parts[number >> PARTITION_SHIFT]
         index = (number - part.origin) & part.mask
-        session = None
-        session_number = 0
-        if session_id is not None and self.sessions is not None:
-            session = self.sessions.open(session_id)
-            session.messages += 1
-            session_number = session.number
-        part.table.add(
-            index, body, time, size, state, expires, level, due, session_number, hops, count
-        )
+        sessions, session = self.sessions, 0
+        if session_id is not None and sessions is not None:
+            session = sessions.add(session_id)
+        part.table.add(index, body, time, size, state, expires, level, due, session, hops, count)
         if index > part.last:
             part.last = index
         if payload is None:
@@ -357,13 +357,10 @@ class Queue:
             self.last_enqueued_ms = time
         if expires < self.wakes_at:
             book.wake(self, expires)
-        if session is None:
-            part.ready.push(index, level)
+        if session and sessions is not None:
+            sessions.arrive(session, index, level, part.table)
         else:
-            session.waiting += 1
-            session.ready.push(index, level)
-            assert self.sessions is not None
-            self.sessions.update(session)
+            part.ready.push(index, level)
 
     def account(self, size: int) -> None:
         self.size_bytes += size
@@ -430,20 +427,17 @@ class Queue:
         edits = self.edits.pop(number, None)
         self.loading.pop(number, None)
         self.stuck.pop(number, None)
-        session = None if self.sessions is None else self.session_of(chunk, row)
+        sessions, session = self.sessions, chunk.session(row)
         body = chunk.bodies[row]
         if self.cursors is None or not self._held_back(part, chunk, row, edits):
             self.book.release(body)
+        if sessions is not None and session:
+            if state == _WAITING:
+                sessions.depart(session, chunk.level(row), chunk, row, part.table)
+            sessions.remove(session, number)
         part.table.remove(chunk, row)
         if self.arrivals is not None:
             self.arrivals.sweep(self.find, sum(self.counts))
-        if session is not None:
-            session.messages -= 1
-            session.held.discard(number)
-            if state == _WAITING:
-                session.waiting -= 1
-            assert self.sessions is not None
-            self.sessions.update(session)
 
     def _held_back(self, part: Part, chunk: Chunk, row: int, edits: bytes | None) -> bool:
         """Whether a tap keeps what leaves, and its body."""
@@ -469,7 +463,7 @@ class Queue:
     ) -> Delivery:
         """A message as a receiver or a browser gets to see it."""
         state = chunk.states[row]
-        session = None if self.sessions is None else self.session_of(chunk, row)
+        session = 0 if self.sessions is None else chunk.session(row)
         return Delivery(
             number,
             chunk.bodies[row],
@@ -479,7 +473,7 @@ class Queue:
             chunk.enqueued[row] if state != _SCHEDULED else chunk.due(row),
             STATES[state],
             0 if chunk.levels is None else chunk.levels[row],
-            None if session is None else session.id,
+            self.sessions.id_of(session) if self.sessions is not None and session else None,
             self.edits.get(number) if self.edits else None,
         )
 
@@ -493,6 +487,7 @@ class Queue:
         link: int,
         session: Session | None,
     ) -> None:
+        """`session`: that of the message, if it has one."""
         state = chunk.states[row]
         following = after(state, Trigger.LOCK)
         self.counts[state] -= 1
@@ -504,11 +499,12 @@ class Queue:
                 self.book.wake(self, until)
             return
         self.locks[number] = (NEVER, nonce, link)
-        session.held.add(number)
+        assert self.sessions is not None
+        self.sessions.hold(session.number, number)
         if state == _WAITING:
-            session.waiting -= 1
-            assert self.sessions is not None
-            self.sessions.update(session)
+            parts = self.parts
+            table = parts[0 if len(parts) == 1 else number >> PARTITION_SHIFT].table
+            self.sessions.depart(session.number, chunk.level(row), chunk, row, table)
 
     def replay_delivered(
         self, change: Delivered, rows: Iterable[tuple[int, int, int, int, int]]
@@ -533,7 +529,7 @@ class Queue:
         shown: list[Delivery] = []
         session = None
         if session_id is not None:
-            session = None if self.sessions is None else self.sessions.by_id.get(session_id)
+            session = None if self.sessions is None else self.sessions.get(session_id)
             if session is None:
                 return ()
         for at, part in enumerate(self.parts):
@@ -554,31 +550,29 @@ class Queue:
 
     def give_back(self, number: int, reason: Return, edits: bytes | None) -> None:
         """Its lock ends, and it is there again for others."""
-        found, session = self._end_lock(number, Trigger.RETURN, edits)
+        found = self._end_lock(number, Trigger.RETURN, edits)
         _, chunk, row, _ = found
         if reason.is_counted:
             chunk.set_count(row, chunk.count(row) + 1)
         if chunk.states[row] == _WAITING:
-            self._wait_again(found, session)
+            self._wait_again(found)
 
-    def _wait_again(self, found: Found, session: Session | None) -> None:
+    def _wait_again(self, found: Found) -> None:
         """It is in its old place, for whoever comes."""
         part, chunk, row, index = found
         expires = chunk.expiry(row)
         if expires != NEVER:
             part.table.expect_expiry(chunk, expires)
             self.book.wake(self, expires)
-        if session is None:
-            part.ready.put_back(index, chunk.level(row))
+        session = chunk.session(row)
+        if self.sessions is not None and session:
+            self.sessions.arrive(session, index, chunk.level(row), part.table)
         else:
-            session.ready.put_back(index, chunk.level(row))
-            session.waiting += 1
-            assert self.sessions is not None
-            self.sessions.update(session)
+            part.ready.put_back(index, chunk.level(row))
 
     def delay(self, number: int, reason: Return, due: Millis, edits: bytes | None) -> None:
         """Its lock ends, and it comes back at a time. A deferred one stays deferred."""
-        (_, chunk, row, _), _ = self._end_lock(number, Trigger.DELAY, edits)
+        _, chunk, row, _ = self._end_lock(number, Trigger.DELAY, edits)
         if reason.is_counted:
             chunk.set_count(row, chunk.count(row) + 1)
         if chunk.states[row] == _DELAYED:
@@ -598,15 +592,13 @@ class Queue:
         chunk.states[row] = following
         if state == _DELAYED:
             chunk.set_due(row, 0)
-        self._wait_again(found, self.session_of(chunk, row))
+        self._wait_again(found)
 
     def set_aside(self, number: int, edits: bytes | None) -> None:
         """Deferred: only its number leads to it from now on."""
         self._end_lock(number, Trigger.DEFER, edits)
 
-    def _end_lock(
-        self, number: int, trigger: Trigger, edits: bytes | None
-    ) -> tuple[Found, Session | None]:
+    def _end_lock(self, number: int, trigger: Trigger, edits: bytes | None) -> Found:
         found = self.find(number)
         assert found is not None
         chunk, row = found.chunk, found.row
@@ -618,10 +610,10 @@ class Queue:
         self.locks.pop(number, None)
         if edits is not None:
             self.edits[number] = self.book.same(edits)
-        session = self.session_of(chunk, row)
-        if session is not None:
-            session.held.discard(number)
-        return found, session
+        session = chunk.session(row)
+        if self.sessions is not None and session:
+            self.sessions.let_go(session, number)
+        return found
 
     def extend(self, number: int, until: Millis) -> None:
         lock = self.locks.get(number)
@@ -664,10 +656,15 @@ class Queue:
     def set_level(self, number: int, level: int) -> None:
         found = self.find(number)
         assert found is not None
-        found.chunk.set_level(found.row, level)
-        session = self.session_of(found.chunk, found.row)
-        ready = found.part.ready if session is None else session.ready
-        ready.put_back(found.at, level)
+        part, chunk, row, index = found
+        session, former = chunk.session(row), chunk.level(row)
+        if self.sessions is not None and session:
+            self.sessions.unlink(session, former, chunk, row, part.table)
+            chunk.set_level(row, level)
+            self.sessions.place(session, index, level, part.table)
+        else:
+            chunk.set_level(row, level)
+            part.ready.put_back(index, level)
 
     # --- sessions ---------------------------------------------------------------------------------
 
@@ -751,7 +748,7 @@ class Queue:
         self.accessed_ms = source.number()
         self.last_enqueued_ms = source.number()
         if self.sessions is not None:
-            self.sessions.load(source)
+            self.sessions.load(source, version)
         self.duplicates = Duplicates.load(source)
         for _ in range(source.number()):
             number = source.number()
@@ -793,14 +790,12 @@ class Queue:
         if self.sessions is not None:
             for part in self.parts:
                 for chunk, row in part.table.rows_from(0):
-                    session = self.session_of(chunk, row)
-                    if session is not None:
-                        session.messages += 1
-                        session.waiting += chunk.states[row] == _WAITING
+                    if (session := chunk.session(row)) != 0:
+                        is_waiting = chunk.states[row] == _WAITING
+                        self.sessions.recount(session, is_waiting=is_waiting)
         self._reorder(*self.levels)
         if self.sessions is not None:
-            for session in list(self.sessions.by_id.values()):
-                self.sessions.update(session)
+            self.sessions.drop_empty()
 
     def every_body(self) -> Iterable[int]:
         for part in self.parts:

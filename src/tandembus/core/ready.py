@@ -206,13 +206,23 @@ class Ready:
         levels: int = 1,
         aging_ms: Millis | None = None,
         weights: Sequence[int] | None = None,
+        lanes: Sequence[Lane] | None = None,
     ) -> None:
         self._table = table
-        self._lanes = [Lane(level) for level in range(levels)]
+        self._lanes = [Lane(level) for level in range(levels)] if lanes is None else lanes
         self._aging = aging_ms
         self._weights = weights
         self._turns = [0] * levels
         """How far each level is behind its share."""
+
+    @property
+    def lanes(self) -> Sequence[Lane]:
+        return self._lanes
+
+    @property
+    def is_amid_turns(self) -> bool:
+        """Whether some level is behind its share."""
+        return any(self._turns)
 
     def push(self, index: int, level: int) -> None:
         lane = self._lanes[level]

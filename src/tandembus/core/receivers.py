@@ -111,7 +111,7 @@ class Receivers:
                 self._queue.book.wake(self._queue, now + timeout_ms)
                 return None
         else:
-            found = sessions.by_id.get(session)
+            found = sessions.get(session)
             if found is not None and found.is_locked(now):
                 raise SessionCannotBeLockedError(session)
             if found is not None and found.link is not None:

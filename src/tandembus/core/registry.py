@@ -34,7 +34,7 @@ from tandembus.settings import (
     split,
 )
 
-INDEX_VERSION: Final = 2
+INDEX_VERSION: Final = 3
 _MOST_ALIASES: Final = 10_000
 
 SETTINGS: Final[dict[EntityKind, type[Settings]]] = {
@@ -222,6 +222,8 @@ class Registry:
             queue.owner.used_bytes -= queue.used_bytes
         self._aliases.clear()
         for each in _with_its_own(queue):
+            if each.sessions is not None:
+                each.sessions.clear()
             for body in each.every_body():
                 self.book.release(body)
             self.rules.pop(each.id, None)
@@ -291,7 +293,7 @@ class Registry:
     def load(cls, data: bytes | memoryview) -> Registry:
         source, registry = Reader(data), cls()
         version = source.number()
-        assert version in (1, INDEX_VERSION), f"an index of version {version}"
+        assert 1 <= version <= INDEX_VERSION, f"an index of version {version}"
         now = source.number()
         next_entity = source.number()
         registry.book.next_body = source.number()

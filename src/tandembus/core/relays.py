@@ -22,7 +22,7 @@ from tandembus.core.queue import Queue
 from tandembus.core.registry import Registry
 from tandembus.core.sql_context import Context
 from tandembus.core.state import State
-from tandembus.errors import EntityDisabledError, Refused
+from tandembus.errors import EntityDisabledError, QuotaExceededError, Refused
 from tandembus.model import NEVER, NO_EDITS, Edits, Message, Millis, Timestamp, Value
 from tandembus.settings import SubscriptionSettings
 
@@ -72,6 +72,7 @@ class Relays:
                 raise EntityDisabledError(target.path)
             lifecycle.check(target, message)
             lifecycle.check_room(target, len(message.payload))
+            lifecycle.check_sessions(target, (message,))
         except Refused as error:
             if target is not None and target.sessions is not None and message.session_id is None:
                 return SESSION_ID_IS_NULL, str(error)
@@ -148,12 +149,15 @@ class Relays:
     ) -> None:
         """One copy for a subscription; straight to its dead-letter queue where it must."""
         seen = laid_over(message, edits)
+        full = _why_no_session(subscription, seen)
         number = lifecycle.accept(
             subscription, seen, now, body=body, hops=hops, edits=encode_edits(carried.then(edits))
         )
         assert number is not None, "duplicates are found by the topic, not by its subscriptions"
         if failed is not None:
             lifecycle.bury(subscription, number, "FilterEvaluationException", failed, now)
+        elif full is not None:
+            lifecycle.bury(subscription, number, "QuotaExceeded", full, now)
         elif subscription.sessions is not None and seen.session_id is None:
             lifecycle.bury(subscription, number, SESSION_ID_IS_NULL, lifecycle.NO_SESSION_ID, now)
         else:
@@ -188,6 +192,17 @@ class Relays:
             self._registry.book.effects.append(Load(queue.id, bodies))
         elif queue.unstick():
             queue.relay_at(now + RELAY_RETRY_MS)
+
+
+def _why_no_session(subscription: Queue, message: Message) -> str | None:
+    """Why a copy cannot begin a session: the topic was asked before it took the message, but the
+    action of a rule can have given the copy another session."""
+    if subscription.sessions is not None:
+        try:
+            lifecycle.check_sessions(subscription, (message,))
+        except QuotaExceededError as error:
+            return str(error)
+    return None
 
 
 def _ids_for(topic: int, number: int) -> Callable[[], UUID]:

@@ -80,8 +80,9 @@ def replay(registry: Registry, change: Change) -> None:
         case SessionUnlocked():
             sessions = registry.by_id[change.entity].sessions
             assert sessions is not None
-            if change.session_id in sessions.by_id:
-                sessions.unlock(sessions.by_id[change.session_id])
+            ended = sessions.get(change.session_id)
+            if ended is not None:
+                sessions.unlock(ended)
         case SessionStateSet():
             sessions = registry.by_id[change.entity].sessions
             assert sessions is not None

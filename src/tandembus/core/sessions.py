@@ -1,135 +1,631 @@
-"""The sessions of one queue: their messages' order, holder, lock and state (T14).
+"""The sessions of one queue: the order of their messages, holder, lock and state (T14).
 
 A session exists while it has a message (in any state), a holder or a state. The rules of what may
 be done under a session's lock are in `queue`; here is the book-keeping.
+
+A session that only waits is a row: its id, two counts, its place among the available sessions, and
+for each level the first and the last of its waiting messages. Those are linked with each other by
+two columns of the table (`previous`, `following`), which a chunk has only if a session has a second
+message. A `Session` object is made for whoever asks; it is kept only while a row cannot say all:
+while somebody holds the session, or while messages have come back out of order.
+
+All of it is counted in bytes, for all queues together (`Book.session_bytes`), against
+`limits.MAX_SESSION_BYTES`.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from heapq import heappop, heappush
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import heapify, heappop, heappush
+from typing import Final, NamedTuple
 
+from tandembus import limits
+from tandembus.core.book import Book
 from tandembus.core.packing import Reader, Writer
-from tandembus.core.ready import Ready
+from tandembus.core.ready import Lane, Ready
+from tandembus.core.state import State
+from tandembus.core.table import Chunk, Table
 from tandembus.model import NEVER, Millis
+
+_WAITING: Final = int(State.WAITING)
+
+_SHIFT: Final = 12
+_PAGE: Final = 1 << _SHIFT
+_MASK: Final = _PAGE - 1
+_KEYS: Final = 1 << (32 - _SHIFT)
+"""A session's number has 32 bits in the table's column."""
+
+_SHARDS: Final = 256
+_SPLIT_AT: Final = 8_192
+"""Ids in one dict before they are spread over many: Python moves all entries of a dict when it
+grows, and with a million of them everybody would wait for 60 ms."""
+
+_MAX_FOLD: Final = 5_000
+"""Messages that came back which are put in order when a holder leaves: as many as one link can have
+unsettled. Where there are more, the session stays an object."""
+
+ROW_BYTES: Final = 24
+"""A row without its lanes: the id's pointer, two counts, two links."""
+LANE_BYTES: Final = 16
+"""The first and the last waiting message of one level."""
+NAME_BYTES: Final = 132
+"""An id without its characters: the string, its number, their entry in the dict."""
+STATE_BYTES: Final = 200
+"""A state without its bytes: the object, the time, their entry in the dict."""
+KEPT_BYTES: Final = 1_000
+"""A session that is kept as an object."""
+
+MAX_COST: Final = (
+    ROW_BYTES + LANE_BYTES * limits.MAX_PRIORITY_LEVELS + NAME_BYTES + 4 * limits.MAX_SESSION_ID
+)
+"""A session takes no more while it only waits."""
+
+
+def name_bytes(session_id: str) -> int:
+    """The memory of an id."""
+    return NAME_BYTES + len(session_id) * (1 if session_id.isascii() else 4)
+
+
+class SessionState(NamedTuple):
+    data: bytes
+    changed_ms: Millis
+
+
+class _Page:
+    """Rows of sessions, side by side."""
+
+    __slots__ = (
+        "earlier", "firsts", "free", "ids", "lasts", "later", "live", "messages", "waiting",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.ids: list[str | None] = []
+        self.messages = array("I")
+        """In any state."""
+        self.waiting = array("I")
+        self.later = array("I")
+        self.earlier = array("I")
+        """Numbers of the neighbours among the available sessions; 0: none."""
+        self.firsts = array("Q")
+        self.lasts = array("Q")
+        """By row and level: the first and the last message in order; 0: none."""
+        self.free = array("H")
+        """Rows that were used before."""
+        self.live = 0
+
+    def append(self, levels: int) -> int:
+        """A new row, not in use."""
+        self.ids.append(None)
+        for column in (self.messages, self.waiting, self.later, self.earlier):
+            column.append(0)
+        self.firsts.extend([0] * levels)
+        self.lasts.extend([0] * levels)
+        return len(self.ids) - 1
+
+
+class SessionLane(Lane):
+    """The waiting messages of a session at one level: those in order are linked, those that came
+    back out of order are in the heap of `Lane`."""
+
+    __slots__ = ("_at", "_page")
+
+    def __init__(self, level: int, page: _Page, at: int) -> None:
+        super().__init__(level)
+        self._page = page
+        self._at = at
+
+    @property
+    def back(self) -> list[int]:
+        return self._back
+
+    @property
+    def is_used(self) -> bool:
+        return bool(self._back or self._page.firsts[self._at])
+
+    def first(self, table: Table) -> tuple[int, Chunk, int] | None:
+        back = self._back
+        while True:
+            index = self._page.firsts[self._at]
+            if back and (not index or back[0] < index):
+                index = back[0]
+            elif not index:
+                return None
+            found = table.find(index)
+            if found is not None:
+                chunk, row = found
+                if chunk.states[row] == _WAITING and chunk.level(row) == self.level:
+                    return index, chunk, row
+            heappop(back)  # what is linked waits; this one has left by another door
+
+    def drop(self, index: int) -> None:
+        """What is linked is unlinked when its state changes."""
+        back = self._back
+        if back and back[0] == index:
+            heappop(back)
 
 
 class Session:
-    __slots__ = (
-        "held",
-        "id",
-        "link",
-        "locked_until_ms",
-        "messages",
-        "number",
-        "ready",
-        "state",
-        "state_changed_ms",
-        "waiting",
-    )
+    """A session, for whoever asks: what is in its row is read there."""
 
-    def __init__(self, session_id: str, number: int, ready: Ready) -> None:
-        self.id = session_id
+    __slots__ = (
+        "_of", "_page", "_ready", "_row", "held", "id", "link", "locked_until_ms", "number",
+    )  # fmt: skip
+
+    def __init__(self, of: Sessions, page: _Page, row: int, number: int) -> None:
+        self._of = of
+        self._page = page
+        self._row = row
+        self._ready: Ready | None = None
+        name = page.ids[row]
+        assert name is not None
+        self.id = name
         self.number = number
         """Stands for the id in the table's column."""
-        self.ready = ready
         self.link: int | None = None
         self.locked_until_ms: Millis = 0
         self.held: set[int] = set()
         """Sequence numbers that its holder has locked."""
-        self.messages = 0
+
+    @property
+    def messages(self) -> int:
         """In any state."""
-        self.waiting = 0
-        self.state: bytes | None = None
-        self.state_changed_ms: Millis = 0
+        return self._page.messages[self._row]
+
+    @property
+    def waiting(self) -> int:
+        return self._page.waiting[self._row]
+
+    @property
+    def state(self) -> bytes | None:
+        found = self._of.states.get(self.number)
+        return None if found is None else found.data
+
+    @property
+    def state_changed_ms(self) -> Millis:
+        found = self._of.states.get(self.number)
+        return 0 if found is None else found.changed_ms
+
+    @property
+    def ready(self) -> Ready:
+        """The order of its waiting messages."""
+        ready = self._ready
+        if ready is None:
+            levels, row, page = self._of.levels, self._row, self._page
+            lanes = [SessionLane(level, page, row * levels + level) for level in range(levels)]
+            ready = self._ready = self._of.make_ready(self.id, lanes)
+        return ready
+
+    @property
+    def lanes(self) -> Sequence[Lane]:
+        return () if self._ready is None else self._ready.lanes
+
+    @property
+    def is_more_than_a_row(self) -> bool:
+        if self.link is not None or self.held:
+            return True
+        ready = self._ready
+        return ready is not None and (ready.is_amid_turns or any(lane.back for lane in self._own))
+
+    @property
+    def _own(self) -> Iterator[SessionLane]:
+        return (lane for lane in self.lanes if isinstance(lane, SessionLane))
 
     def is_locked(self, now: Millis) -> bool:
         return self.link is not None and now < self.locked_until_ms
 
+    def reorder(self) -> None:
+        """The order is set up anew."""
+        self._ready = None
+
+    def put_back(self, index: int, level: int) -> None:
+        self.ready.put_back(index, level)
+
+    def fold(self, table: Table) -> None:
+        """What came back and goes before all that is linked is linked, too."""
+        for lane in self._own:
+            if not 0 < len(lane.back) <= _MAX_FOLD:
+                continue
+            rest: list[int] = []
+            for index in sorted(set(lane.back), reverse=True):
+                found = table.find(index)
+                if found is None or found[0].states[found[1]] != _WAITING:
+                    continue
+                if found[0].level(found[1]) == lane.level:
+                    if not self._of.link_at_an_end(self.number, index, lane.level, table):
+                        rest.append(index)
+            lane.back[:] = rest
+            heapify(lane.back)
+
 
 class Sessions:
     __slots__ = (
-        "_available",
+        "_available_first",
+        "_available_last",
+        "_book",
+        "_count",
         "_deadlines",
-        "_make_ready",
-        "_next_number",
-        "by_id",
-        "by_number",
+        "_kept",
+        "_next_key",
+        "_pages",
+        "_roomy",
+        "_shards",
+        "_table_of",
+        "available",
+        "bytes",
+        "levels",
         "locked",
+        "make_ready",
         "states",
     )
 
-    def __init__(self, make_ready: Callable[[str], Ready]) -> None:
-        self._make_ready = make_ready
-        self.by_id: dict[str, Session] = {}
-        self.by_number: dict[int, Session] = {}
-        self._available: OrderedDict[str, None] = OrderedDict()
-        """Sessions without a holder that have a waiting message, by when they became so."""
-        self._deadlines: list[tuple[Millis, str]] = []
-        """Heap of (end of the lock, id); entries of locks renewed or ended are stale."""
-        self._next_number = 1
-        self.states = 0
-        """Sessions that have a state."""
+    def __init__(
+        self,
+        book: Book,
+        levels: int,
+        make_ready: Callable[[str, Sequence[Lane]], Ready],
+        table_of: Callable[[str], Table],
+    ) -> None:
+        self._book = book
+        self.levels = levels
+        self.make_ready = make_ready
+        self._table_of = table_of
+        self._shards: list[dict[str, int]] = [{}]
+        """Id → number."""
+        self._count = 0
+        self._pages: dict[int, _Page] = {}
+        self._roomy: dict[int, None] = {}
+        """Pages that have room for a session."""
+        self._next_key = 1
+        self._kept: dict[int, Session] = {}
+        """Those of which a row cannot say all."""
+        self._available_first = self._available_last = 0
+        self.available = 0
+        """Sessions without a holder that have a waiting message."""
+        self._deadlines: list[tuple[Millis, int]] = []
+        """Heap of (end of the lock, number); entries of locks renewed or ended are stale."""
+        self.states: dict[int, SessionState] = {}
+        """By number."""
         self.locked = 0
         """Sessions that have a holder."""
+        self.bytes = 0
+        """The memory of all this."""
+
+    # --- which there are --------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __contains__(self, session_id: object) -> bool:
+        return session_id in self._shards[hash(session_id) % len(self._shards)]
+
+    def __iter__(self) -> Iterator[Session]:
+        for key, page in self._pages.items():
+            for row, name in enumerate(page.ids):
+                if name is not None:
+                    yield self.at(key << _SHIFT | row)
+
+    @property
+    def kept(self) -> list[Session]:
+        """Those that are more than a row: every session with a holder is among them."""
+        return list(self._kept.values())
+
+    def get(self, session_id: str) -> Session | None:
+        number = self._shards[hash(session_id) % len(self._shards)].get(session_id)
+        return None if number is None else self.at(number)
+
+    def at(self, number: int) -> Session:
+        """The session with this number."""
+        kept = self._kept.get(number)
+        if kept is not None:
+            return kept
+        return Session(self, self._pages[number >> _SHIFT], number & _MASK, number)
 
     def open(self, session_id: str) -> Session:
         """The session, made if it does not exist."""
-        session = self.by_id.get(session_id)
-        if session is None:
-            session = Session(session_id, self._next_number, self._make_ready(session_id))
-            self._next_number += 1
-            self.by_id[session_id] = session
-            self.by_number[session.number] = session
-        return session
+        return self.at(self._open(session_id))
 
-    def update(self, session: Session) -> None:
-        """To be called when a session's messages, holder or state have changed."""
-        if session.link is None and session.waiting:
-            self._available.setdefault(session.id)
+    def id_of(self, number: int) -> str:
+        name = self._pages[number >> _SHIFT].ids[number & _MASK]
+        assert name is not None
+        return name
+
+    def cost(self, session_id: str) -> int:
+        """What a session of this id adds to `bytes`."""
+        return ROW_BYTES + LANE_BYTES * self.levels + name_bytes(session_id)
+
+    def _charge(self, size: int) -> None:
+        self.bytes += size
+        self._book.session_bytes += size
+
+    def _open(self, session_id: str) -> int:
+        shard = self._shards[hash(session_id) % len(self._shards)]
+        number = shard.get(session_id)
+        if number is not None:
+            return number
+        key = next(iter(self._roomy), 0)
+        if not self._roomy:
+            while self._next_key in self._pages:
+                self._next_key = self._next_key % (_KEYS - 1) + 1
+            key = self._next_key
+            self._add_page(key)
+        page = self._pages[key]
+        row = page.free.pop() if page.free else self._append(page)
+        if not page.free and len(page.ids) == _PAGE:
+            del self._roomy[key]
+        number = key << _SHIFT | row
+        self._name(page, row, number, session_id)
+        return number
+
+    def _add_page(self, key: int) -> None:
+        self._pages[key] = _Page()
+        self._roomy[key] = None
+
+    def _append(self, page: _Page) -> int:
+        self._charge(ROW_BYTES + LANE_BYTES * self.levels)
+        return page.append(self.levels)
+
+    def _name(self, page: _Page, row: int, number: int, session_id: str) -> None:
+        self._charge(name_bytes(session_id))
+        page.ids[row] = session_id
+        page.live += 1
+        self._count += 1
+        shards = self._shards
+        shards[hash(session_id) % len(shards)][session_id] = number
+        if len(shards) == 1 and self._count >= _SPLIT_AT:
+            self._shards = [{} for _ in range(_SHARDS)]
+            for name, each in shards[0].items():
+                self._shards[hash(name) % _SHARDS][name] = each
+
+    def _close(self, page: _Page, row: int, number: int) -> None:
+        """It has nothing any more: its row is free, and its page goes when it is empty."""
+        name = page.ids[row]
+        assert name is not None
+        at = hash(name) % len(self._shards)
+        del self._shards[at][name]
+        if not self._shards[at]:
+            self._shards[at] = {}  # a dict that has been large stays so
+        self._charge(-name_bytes(name))
+        page.ids[row] = None
+        page.live -= 1
+        self._count -= 1
+        key = number >> _SHIFT
+        if page.live:
+            page.free.append(row)
+            self._roomy[key] = None
         else:
-            self._available.pop(session.id, None)
-        if not session.messages and session.link is None and session.state is None:
-            self.by_id.pop(session.id, None)
-            self.by_number.pop(session.number, None)
+            self._charge(-len(page.ids) * (ROW_BYTES + LANE_BYTES * self.levels))
+            del self._pages[key]
+            self._roomy.pop(key, None)
+        if not self._count:
+            self._shards = [{}]
+            self._next_key = 1
+
+    def clear(self) -> None:
+        """The queue is deleted."""
+        self._charge(-self.bytes)
+
+    # --- messages ---------------------------------------------------------------------------------
+
+    def add(self, session_id: str) -> int:
+        """One message more, in any state. Returns the session's number."""
+        number = self._open(session_id)
+        self._pages[number >> _SHIFT].messages[number & _MASK] += 1
+        return number
+
+    def arrive(self, number: int, index: int, level: int, table: Table) -> None:
+        """A message waits; behind all others, or in its old place."""
+        page, row = self._pages[number >> _SHIFT], number & _MASK
+        page.waiting[row] += 1
+        self.place(number, index, level, table)
+        if page.waiting[row] == 1:
+            self._update(number)
+
+    def place(self, number: int, index: int, level: int, table: Table) -> None:
+        """Put a waiting message into the order."""
+        if not self.link_at_an_end(number, index, level, table):
+            self._keep(number).put_back(index, level)
+
+    def depart(self, number: int, level: int, chunk: Chunk, row: int, table: Table) -> None:
+        """A message waits no more."""
+        page, at = self._pages[number >> _SHIFT], number & _MASK
+        page.waiting[at] -= 1
+        self.unlink(number, level, chunk, row, table)
+        if not page.waiting[at]:
+            self._update(number)
+
+    def remove(self, number: int, sequence_number: int) -> None:
+        """A message that does not wait is gone."""
+        self._pages[number >> _SHIFT].messages[number & _MASK] -= 1
+        self.let_go(number, sequence_number)
+        self._update(number)
+
+    def recount(self, number: int, *, is_waiting: bool) -> None:
+        """A message of a snapshot. The session with the oldest one is available first."""
+        page, row = self._pages[number >> _SHIFT], number & _MASK
+        page.messages[row] += 1
+        if is_waiting:
+            page.waiting[row] += 1
+            self._offer(page, row, number)
+
+    def drop_empty(self) -> None:
+        """After `recount`: sessions of a snapshot that had a holder and nothing else are over."""
+        for key, page in list(self._pages.items()):
+            for row, count in enumerate(page.messages):
+                if not count and page.ids[row] is not None:
+                    self._update(key << _SHIFT | row)
+
+    def hold(self, number: int, sequence_number: int) -> None:
+        """The holder has locked a message."""
+        self._keep(number).held.add(sequence_number)
+
+    def let_go(self, number: int, sequence_number: int) -> None:
+        kept = self._kept.get(number)
+        if kept is not None:
+            kept.held.discard(sequence_number)
+
+    def link_at_an_end(self, number: int, index: int, level: int, table: Table) -> bool:
+        """Link a message that goes behind, or before, all that are linked. False: it does not."""
+        page = self._pages[number >> _SHIFT]
+        at = (number & _MASK) * self.levels + level
+        first, last = page.firsts[at], page.lasts[at]
+        if not first:
+            page.firsts[at] = page.lasts[at] = index
+        elif index > last:
+            _link(table, last, index)
+            page.lasts[at] = index
+        elif index < first:
+            _link(table, index, first)
+            page.firsts[at] = index
+        else:
+            return False
+        return True
+
+    def unlink(self, number: int, level: int, chunk: Chunk, row: int, table: Table) -> None:
+        """Take a message out of the order, if it is linked."""
+        page = self._pages[number >> _SHIFT]
+        at = (number & _MASK) * self.levels + level
+        index = chunk.indexes[row]
+        before = 0 if chunk.previous is None else chunk.previous[row]
+        if not before and page.firsts[at] != index:
+            return
+        behind = 0 if chunk.following is None else chunk.following[row]
+        if before or behind:
+            _set_link(table, index, "previous", 0)
+            _set_link(table, index, "following", 0)
+        if before:
+            _set_link(table, before, "following", behind)
+        else:
+            page.firsts[at] = behind
+        if behind:
+            _set_link(table, behind, "previous", before)
+        else:
+            page.lasts[at] = before
+
+    def reorder(self, levels: int) -> None:
+        """All are out of order, and each has this many levels; `place` puts them in again."""
+        size = LANE_BYTES * (levels - self.levels)
+        self.levels = levels
+        for page in self._pages.values():
+            self._charge(size * len(page.ids))
+            page.firsts = array("Q", bytes(8 * levels * len(page.ids)))
+            page.lasts = array("Q", bytes(8 * levels * len(page.ids)))
+        for session in self.kept:
+            session.reorder()
+            self._update(session.number)
+
+    # --- holders, states --------------------------------------------------------------------------
+
+    def tidy(self) -> None:
+        """After recovery: what was kept for a holder of the former life may be a row again."""
+        for session in self.kept:
+            self._update(session.number)
+
+    def _update(self, number: int) -> None:
+        """Messages, holder or state of a session have changed."""
+        page, row = self._pages[number >> _SHIFT], number & _MASK
+        kept = self._kept.get(number)
+        is_held = kept is not None and kept.link is not None
+        if page.waiting[row] and not is_held:
+            self._offer(page, row, number)
+        else:
+            self._withdraw(page, row, number)
+        if is_held:
+            return
+        is_over = not page.messages[row] and number not in self.states
+        if kept is not None and (is_over or not kept.is_more_than_a_row):
+            del self._kept[number]
+            self._charge(-KEPT_BYTES)
+        if is_over:
+            self._close(page, row, number)
+
+    def _offer(self, page: _Page, row: int, number: int) -> None:
+        """It is the last of the available ones, unless it is available already."""
+        if page.earlier[row] or self._available_first == number:
+            return
+        last = self._available_last
+        if last:
+            self._pages[last >> _SHIFT].later[last & _MASK] = number
+            page.earlier[row] = last
+        else:
+            self._available_first = number
+        self._available_last = number
+        self.available += 1
+
+    def _withdraw(self, page: _Page, row: int, number: int) -> None:
+        earlier, later = page.earlier[row], page.later[row]
+        if not earlier and self._available_first != number:
+            return
+        if earlier:
+            self._pages[earlier >> _SHIFT].later[earlier & _MASK] = later
+        else:
+            self._available_first = later
+        if later:
+            self._pages[later >> _SHIFT].earlier[later & _MASK] = earlier
+        else:
+            self._available_last = earlier
+        page.earlier[row] = page.later[row] = 0
+        self.available -= 1
+
+    def _keep(self, number: int) -> Session:
+        kept = self._kept.get(number)
+        if kept is None:
+            kept = self._kept[number] = self.at(number)
+            self._charge(KEPT_BYTES)
+        return kept
+
+    def state_cost(self, session: Session, state: bytes) -> int:
+        """What this state of a session adds to `bytes`."""
+        former = self.states.get(session.number)
+        gone = 0 if former is None else len(former.data) + STATE_BYTES
+        return len(state) + STATE_BYTES - gone
 
     def set_state(self, session_id: str, state: bytes | None, time: Millis) -> None:
-        session = self.open(session_id)
-        self.states += (state is not None) - (session.state is not None)
-        session.state = state
-        session.state_changed_ms = time
-        self.update(session)
+        number = self._open(session_id)
+        former = self.states.pop(number, None)
+        if former is not None:
+            self._charge(-len(former.data) - STATE_BYTES)
+        if state is not None:
+            self.states[number] = SessionState(state, time)
+            self._charge(len(state) + STATE_BYTES)
+        self._update(number)
 
     def next_available(self) -> Session | None:
-        for session_id in self._available:
-            return self.by_id[session_id]
-        return None
-
-    @property
-    def available(self) -> int:
-        """Sessions without a holder that have a waiting message."""
-        return len(self._available)
+        first = self._available_first
+        return self.at(first) if first else None
 
     def lock(self, session: Session, link: int, until: Millis) -> None:
+        number = session.number
+        if number not in self._kept:
+            self._kept[number] = session
+            self._charge(KEPT_BYTES)
+        assert self._kept[number] is session
         self.locked += session.link is None
         session.link = link
         session.locked_until_ms = until
-        heappush(self._deadlines, (until, session.id))
-        self.update(session)
+        heappush(self._deadlines, (until, number))
+        if len(self._deadlines) > 2 * self.locked + 64:
+            self._deadlines = [
+                (each.locked_until_ms, each.number)
+                for each in self._kept.values()
+                if each.link is not None
+            ]
+            heapify(self._deadlines)
+        self._update(number)
 
     def unlock(self, session: Session) -> None:
         self.locked -= session.link is not None
         session.link = None
         session.locked_until_ms = 0
-        self.update(session)
+        session.fold(self._table_of(session.id))
+        self._update(session.number)
 
     def next_deadline(self) -> Millis:
         """When the next lock ends."""
         deadlines = self._deadlines
         while deadlines:
-            until, session_id = deadlines[0]
-            session = self.by_id.get(session_id)
+            until, number = deadlines[0]
+            session = self._kept.get(number)
             if (
                 session is not None
                 and session.link is not None
@@ -143,27 +639,90 @@ class Sessions:
         """The sessions whose lock ends at `now` or before; each must be unlocked before the
         next."""
         while self.next_deadline() <= now:
-            yield self.by_id[self._deadlines[0][1]]
+            yield self._kept[self._deadlines[0][1]]
+
+    # --- for the index ----------------------------------------------------------------------------
 
     def dump(self, out: Writer) -> None:
-        """What the rows do not say. Holders are not kept: a restart ends every lock."""
-        out.number(self._next_number)
-        out.number(len(self.by_id))
-        for session in self.by_id.values():
-            out.text(session.id)
-            out.number(session.number)
-            out.bytes(session.state)
-            out.number(session.state_changed_ms)
+        """What the rows of messages do not say. Holders are not kept: a restart ends every lock.
+        The ids of a page are one text: a million of them take 50 ms."""
+        out.number(len(self._pages))
+        for key, page in self._pages.items():
+            names = [name for name in page.ids if name is not None]
+            rows: Iterable[int] = range(len(names))
+            if len(names) < len(page.ids):
+                rows = (row for row, name in enumerate(page.ids) if name is not None)
+            out.number(key)
+            out.column(array("I", rows))
+            out.column(array("I", map(len, names)))
+            out.text("".join(names))
+        out.number(len(self.states))
+        for number, state in self.states.items():
+            out.number(number)
+            out.bytes(state.data)
+            out.number(state.changed_ms)
 
-    def load(self, source: Reader) -> None:
-        self._next_number = source.number()
+    def load(self, source: Reader, version: int) -> None:
+        if version < 3:
+            self._load_each(source)
+            return
+        for _ in range(source.number()):
+            key = source.number()
+            rows, lengths, text = source.column("I"), source.column("I"), source.text()
+            assert rows is not None
+            assert lengths is not None
+            assert text is not None
+            at = 0
+            for row, length in zip(rows, lengths, strict=True):
+                self._load_row(key << _SHIFT | row, text[at : at + length])
+                at += length
+        self._find_free()
+        for _ in range(source.number()):
+            number, data = source.number(), source.bytes()
+            assert data is not None
+            self.states[number] = SessionState(data, source.number())
+            self._charge(len(data) + STATE_BYTES)
+
+    def _load_each(self, source: Reader) -> None:
+        """As indexes of the versions 1 and 2 have them: one by one."""
+        source.number()
         for _ in range(source.number()):
             session_id = source.text()
             assert session_id is not None
-            number = source.number()
-            session = Session(session_id, number, self._make_ready(session_id))
-            session.state = source.bytes()
-            session.state_changed_ms = source.number()
-            self.states += session.state is not None
-            self.by_id[session_id] = session
-            self.by_number[number] = session
+            number, data, changed_ms = source.number(), source.bytes(), source.number()
+            self._load_row(number, session_id)
+            if data is not None:
+                self.states[number] = SessionState(data, changed_ms)
+                self._charge(len(data) + STATE_BYTES)
+        self._find_free()
+
+    def _load_row(self, number: int, session_id: str) -> None:
+        key, row = number >> _SHIFT, number & _MASK
+        if key not in self._pages:
+            self._add_page(key)
+        page = self._pages[key]
+        while len(page.ids) <= row:
+            self._append(page)
+        self._name(page, row, number, session_id)
+
+    def _find_free(self) -> None:
+        for key, page in self._pages.items():
+            is_first = key == 0  # 0 is no number
+            gaps = [row for row, name in enumerate(page.ids) if name is None]
+            page.free = array("H", reversed(gaps[is_first:]))
+            if not page.free and len(page.ids) == _PAGE:
+                del self._roomy[key]
+
+
+def _link(table: Table, one: int, other: int) -> None:
+    """`other` goes behind `one`."""
+    _set_link(table, one, "following", other)
+    _set_link(table, other, "previous", one)
+
+
+def _set_link(table: Table, index: int, name: str, to: int) -> None:
+    found = table.find(index)
+    assert found is not None
+    chunk, row = found
+    if to or getattr(chunk, name) is not None:
+        chunk.column(name, "Q", 0)[row] = to

@@ -43,8 +43,13 @@ OPTIONAL: Final = (
     ("dues", "Q", 0),
     ("sessions", "I", 0),
     ("hops", "B", 0),
+    ("previous", "Q", 0),
+    ("following", "Q", 0),
 )
 """Columns that most queues never need: a chunk has one from the first row that differs on."""
+_DERIVED: Final = ("previous", "following")
+"""The order within a session, which is set up anew from the other columns (`sessions`)."""
+_SAVED: Final = tuple(column for column in OPTIONAL if column[0] not in _DERIVED)
 
 
 class Chunk:
@@ -57,11 +62,13 @@ class Chunk:
         "dues",
         "enqueued",
         "expires",
+        "following",
         "has_more",
         "hops",
         "indexes",
         "levels",
         "next_expiry",
+        "previous",
         "sessions",
         "sizes",
         "states",
@@ -79,6 +86,8 @@ class Chunk:
         self.dues: array[int] | None = None
         self.sessions: array[int] | None = None
         self.hops: array[int] | None = None
+        self.previous: array[int] | None = None
+        self.following: array[int] | None = None
         self.has_more = False
         """Whether any of the optional columns is there."""
         self.alive = 0
@@ -362,6 +371,11 @@ class Table:
         into.alive += chunk.alive
         into.next_expiry = min(into.next_expiry, chunk.next_expiry)
 
+    def forget_links(self) -> None:
+        """The order within sessions is set up anew."""
+        for chunk in self._chunks:
+            chunk.previous = chunk.following = None
+
     def clamp_levels(self, top: int) -> None:
         """The queue has fewer levels now: what was above the top is at the top."""
         for chunk in self._chunks:
@@ -518,7 +532,7 @@ class Table:
             out.number(chunk.next_expiry)
             for name, _ in REQUIRED:
                 out.column(getattr(chunk, name))
-            for name, _, _ in OPTIONAL:
+            for name, _, _ in _SAVED:
                 out.column(getattr(chunk, name))
 
     @classmethod
@@ -533,7 +547,7 @@ class Table:
             chunk.next_expiry = source.number()
             for name, typecode in REQUIRED:
                 setattr(chunk, name, source.column(typecode) or array(typecode))
-            for name, typecode, _ in OPTIONAL:
+            for name, typecode, _ in _SAVED:
                 column = source.column(typecode)
                 setattr(chunk, name, column)
                 chunk.has_more |= column is not None

@@ -134,7 +134,7 @@ def _read(queue: Queue, now: Millis) -> Reading:
         counts[State.LOCKED],
         queue.size_bytes + (0 if grave is None else grave.size_bytes),
         len(queue.receivers.links),
-        0 if sessions is None else len(sessions.by_id),
+        0 if sessions is None else len(sessions),
         0 if sessions is None else sessions.available,
         0 if sessions is None else sessions.locked,
     )

@@ -225,7 +225,7 @@ def sessions(visit: Visit) -> dict[str, Any]:
     now = visit.broker.now_ms()
     skip = visit.integer("skip", 0, 1_000_000)
     top = visit.integer("top", CONSOLE_PAGE, MAX_CONSOLE_PAGE)
-    every = sorted(queue.sessions.by_id.values(), key=lambda each: each.id)
+    every = sorted(queue.sessions, key=lambda each: each.id)
     return {
         "total": len(every),
         "rows": [
