@@ -7,9 +7,10 @@ from collections.abc import Callable
 from html import escape
 from http.client import HTTPConnection, HTTPException
 
+from tandembus.amqp.events import Dispositions
 from tandembus.amqp.link import Link
 from tandembus.amqp.message import encode_message
-from tandembus.amqp.performatives import Source
+from tandembus.amqp.performatives import Rejected, Source
 from tandembus.amqp.performatives import Target as Node
 from tandembus.core.sas import sign
 from tandembus.testing.process import ROOT
@@ -158,7 +159,7 @@ def _send_while_time(
     plan: Plan, wire: Wire, link: Link, message: Callable[[int], bytes], *, in_flight: int = 500
 ) -> None:
     """Send as fast as it is accepted; count what was, and what was refused."""
-    number = 0
+    number = refused = 0
     while plan.has_time():
         while link.capacity and link.unsettled < in_flight:
             link.deliver(number.to_bytes(4, "big"), [message(number)])
@@ -167,5 +168,10 @@ def _send_while_time(
             wire.hear(2.0)
         except TimeoutError:
             plan.deed.count("waits of 2 s")
+        for event in wire.events:
+            if isinstance(event, Dispositions) and isinstance(event.state, Rejected):
+                refused += len(event.deliveries)
         wire.events.clear()
     plan.deed.count("messages", number)
+    if refused:
+        plan.deed.count("of them refused", refused)

@@ -31,6 +31,7 @@ from .wire import Hung, Target, Wire
 FLOOR_MS = 5.0
 RATIO = 2.0
 CAP_MIB = 384
+CALM_S = 10.0
 PER_SECOND = 80.0
 STANDSTILL_S = 0.5
 """So late, the calm client itself was not run: the figures of the broker say nothing then."""
@@ -208,18 +209,24 @@ def be_first() -> None:
         Path("/proc/self/autogroup").write_text("-15", encoding="ascii")
 
 
+def repeating(scenario: str, seconds: float, calm_s: float) -> str:
+    """The command that runs this scenario again, and no other."""
+    calm = "" if calm_s == CALM_S else f" --calm {calm_s:g}"
+    return f'repeat: make hostile ARGS="--only {scenario} --seconds {seconds:g}{calm}"'
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--only", default="", help="scenarios whose name begins with this")
     parser.add_argument("--seconds", type=float, default=20, help="of each attack")
-    parser.add_argument("--calm", type=float, default=10, help="seconds of the baseline")
+    parser.add_argument("--calm", type=float, default=CALM_S, help="seconds of the baseline")
     options = parser.parse_args()
     be_first()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the broker goes, too
     names = [name for name in load() if name.startswith(options.only)]
     if not names:
         parser.error(f"no scenario begins with {options.only}")
-    failed = 0
+    failed: list[str] = []
     print(
         f"{'scenario':<15} {'p99 before':>12} {'of the twin':>12} {'attacked':>12} {'ratio':>6} "
         f"{'RSS MiB':>8}  "
@@ -230,7 +237,8 @@ def main() -> int:
     for name in names:
         result = measured(name, options.seconds, options.calm)
         wrongs = result.judge()
-        failed += bool(wrongs)
+        if wrongs:
+            failed.append(name)
         worst = max(worst, result.ratio)
         did = ", ".join(f"{count:,} {what}" for what, count in result.deed.items())
         print(
@@ -243,10 +251,12 @@ def main() -> int:
         for wrong in wrongs:
             print(f"{'':<15} - {wrong}", flush=True)
     print(
-        f"{len(names)} scenarios of {options.seconds:g} s: {len(names) - failed} stood, {failed} "
-        f"failed; the worst p99 was {worst:.2f} times its baseline (allowed: {RATIO:g}, counted "
-        f"from {FLOOR_MS:g} ms)."
+        f"{len(names)} scenarios of {options.seconds:g} s: {len(names) - len(failed)} stood, "
+        f"{len(failed)} failed; the worst p99 was {worst:.2f} times its baseline "
+        f"(allowed: {RATIO:g}, counted from {FLOOR_MS:g} ms)."
     )
+    for name in failed:
+        print(repeating(name, options.seconds, options.calm))
     return 1 if failed else 0
 
 

@@ -173,6 +173,28 @@ def test_the_quota_of_connections_is_kept(tmp_path: Path) -> None:
             wire.socket.close()
 
 
+def test_a_failure_says_how_to_repeat_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The last line is the command that runs the scenario that failed, and no other."""
+
+    def measured(scenario: str, *_: object) -> runs.Result:
+        wrongs = ["3 are missing"] if scenario == "H9-sessions" else []
+        return runs.Result(scenario, 3.0, 3.0, 4.0, 30.0, 0.0, {}, wrongs)
+
+    monkeypatch.setattr(runs, "measured", measured)
+    monkeypatch.setattr(runs, "be_first", lambda: None)
+    monkeypatch.setattr(runs.signal, "signal", lambda *_: None)
+    monkeypatch.setattr("sys.argv", ["run", "--seconds", "7"])
+    assert runs.main() == 1
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == 'repeat: make hostile ARGS="--only H9-sessions --seconds 7"'
+    assert [name for name in load() if name.startswith("H9-sessions")] == ["H9-sessions"]
+    monkeypatch.setattr("sys.argv", ["run", "--only", "H1"])
+    assert runs.main() == 0
+    assert "repeat:" not in capsys.readouterr().out
+
+
 def test_a_standstill_excuses_no_other_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the machine stood still, the latency is measured again; what was lost is lost."""
 

@@ -30,11 +30,9 @@ from tandembus.model import NEVER, Millis
 
 _WAITING: Final = int(State.WAITING)
 
-_SHIFT: Final = 12
+_SHIFT: Final = 10
 _PAGE: Final = 1 << _SHIFT
 _MASK: Final = _PAGE - 1
-_KEYS: Final = 1 << (32 - _SHIFT)
-"""A session's number has 32 bits in the table's column."""
 
 _SHARDS: Final = 256
 _SPLIT_AT: Final = 8_192
@@ -42,8 +40,8 @@ _SPLIT_AT: Final = 8_192
 grows, and with a million of them everybody would wait for 60 ms."""
 
 _MAX_FOLD: Final = 5_000
-"""Messages that came back which are put in order when a holder leaves: as many as one link can have
-unsettled. Where there are more, the session stays an object."""
+"""Messages that came back which are linked when a holder leaves, and linked ones that are passed on
+the way: as many as one link can have unsettled. Beyond that the session stays an object."""
 
 ROW_BYTES: Final = 24
 """A row without its lanes: the id's pointer, two counts, two links."""
@@ -222,20 +220,17 @@ class Session:
         self.ready.put_back(index, level)
 
     def fold(self, table: Table) -> None:
-        """What came back and goes before all that is linked is linked, too."""
+        """What came back is linked in its place."""
         for lane in self._own:
             if not 0 < len(lane.back) <= _MAX_FOLD:
                 continue
-            rest: list[int] = []
-            for index in sorted(set(lane.back), reverse=True):
+            waiting: list[int] = []
+            for index in sorted(set(lane.back)):
                 found = table.find(index)
-                if found is None or found[0].states[found[1]] != _WAITING:
-                    continue
-                if found[0].level(found[1]) == lane.level:
-                    if not self._of.link_at_an_end(self.number, index, lane.level, table):
-                        rest.append(index)
-            lane.back[:] = rest
-            heapify(lane.back)
+                if found is not None and found[0].states[found[1]] == _WAITING:
+                    if found[0].level(found[1]) == lane.level:
+                        waiting.append(index)
+            lane.back[:] = self._of.link_all(self.number, waiting, lane.level, table)
 
 
 class Sessions:
@@ -277,6 +272,8 @@ class Sessions:
         self._roomy: dict[int, None] = {}
         """Pages that have room for a session."""
         self._next_key = 1
+        """All pages below it are there: a session's number has 32 bits in the table's column, so
+        numbers are used again."""
         self._kept: dict[int, Session] = {}
         """Those of which a row cannot say all."""
         self._available_first = self._available_last = 0
@@ -346,7 +343,7 @@ class Sessions:
         key = next(iter(self._roomy), 0)
         if not self._roomy:
             while self._next_key in self._pages:
-                self._next_key = self._next_key % (_KEYS - 1) + 1
+                self._next_key += 1
             key = self._next_key
             self._add_page(key)
         page = self._pages[key]
@@ -397,9 +394,9 @@ class Sessions:
             self._charge(-len(page.ids) * (ROW_BYTES + LANE_BYTES * self.levels))
             del self._pages[key]
             self._roomy.pop(key, None)
+            self._next_key = max(1, min(self._next_key, key))
         if not self._count:
             self._shards = [{}]
-            self._next_key = 1
 
     def clear(self) -> None:
         """The queue is deleted."""
@@ -480,6 +477,31 @@ class Sessions:
         else:
             return False
         return True
+
+    def link_all(self, number: int, indexes: list[int], level: int, table: Table) -> list[int]:
+        """Link these messages, lowest first, each in its place. Returns those whose place is too
+        far away."""
+        page = self._pages[number >> _SHIFT]
+        at = (number & _MASK) * self.levels + level
+        before, behind, steps = 0, page.firsts[at], 0
+        for count, index in enumerate(indexes):
+            while behind and behind < index and steps < _MAX_FOLD:
+                before, behind = behind, _following(table, behind)
+                steps += 1
+            if behind == index:
+                continue
+            if behind and behind < index:
+                return indexes[count:]
+            if before:
+                _link(table, before, index)
+            else:
+                page.firsts[at] = index
+            if behind:
+                _link(table, index, behind)
+            else:
+                page.lasts[at] = index
+            before = index
+        return []
 
     def unlink(self, number: int, level: int, chunk: Chunk, row: int, table: Table) -> None:
         """Take a message out of the order, if it is linked."""
@@ -652,7 +674,7 @@ class Sessions:
             rows: Iterable[int] = range(len(names))
             if len(names) < len(page.ids):
                 rows = (row for row, name in enumerate(page.ids) if name is not None)
-            out.number(key)
+            out.number(key << _SHIFT)
             out.column(array("I", rows))
             out.column(array("I", map(len, names)))
             out.text("".join(names))
@@ -667,14 +689,14 @@ class Sessions:
             self._load_each(source)
             return
         for _ in range(source.number()):
-            key = source.number()
+            first = source.number()
             rows, lengths, text = source.column("I"), source.column("I"), source.text()
             assert rows is not None
             assert lengths is not None
             assert text is not None
             at = 0
             for row, length in zip(rows, lengths, strict=True):
-                self._load_row(key << _SHIFT | row, text[at : at + length])
+                self._load_row(first + row, text[at : at + length])
                 at += length
         self._find_free()
         for _ in range(source.number()):
@@ -718,6 +740,13 @@ def _link(table: Table, one: int, other: int) -> None:
     """`other` goes behind `one`."""
     _set_link(table, one, "following", other)
     _set_link(table, other, "previous", one)
+
+
+def _following(table: Table, index: int) -> int:
+    found = table.find(index)
+    assert found is not None
+    chunk, row = found
+    return 0 if chunk.following is None else chunk.following[row]
 
 
 def _set_link(table: Table, index: int, name: str, to: int) -> None:
