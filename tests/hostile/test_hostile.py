@@ -184,7 +184,7 @@ def test_a_failure_says_how_to_repeat_it(
 
     monkeypatch.setattr(runs, "measured", measured)
     monkeypatch.setattr(runs, "be_first", lambda: None)
-    monkeypatch.setattr(runs.signal, "signal", lambda *_: None)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr("sys.argv", ["run", "--seconds", "7"])
     assert runs.main() == 1
     last = capsys.readouterr().out.splitlines()[-1]

@@ -162,7 +162,7 @@ def test_fa8_refused_beyond_the_bound(lived: World) -> None:
         lived.detach(accepted.link)
     lived.do(Send("q", [new]))
     lived.lull()
-    listed = []
+    listed: list[str] = []
     while page := lived.do(ListSessions("q", skip=len(listed), top=100)):
         listed += page
     assert sorted(listed) == sorted(["one more", *(f"session-{n}" for n in range(3, count))])
