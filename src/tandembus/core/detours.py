@@ -8,6 +8,7 @@ is refused has changed nothing.
 
 from __future__ import annotations
 
+from heapq import nsmallest
 from typing import Final
 
 from tandembus import limits
@@ -138,17 +139,13 @@ class Detours:
     def list_sessions(self, command: ListSessions, now: Millis) -> tuple[str, ...]:
         sessions = _sessions(self._registry.holder(command.path))
         after = command.updated_after_ms
-        names = sorted(
-            session.id
-            for session in sessions
-            if (
-                session.waiting or session.held or session.state is not None
-                if after is None
-                else session.state is not None and session.state_changed_ms > after
-            )
-        )
-        top = min(command.top, limits.MAX_SESSIONS_LISTED)
-        return tuple(names[command.skip : command.skip + top])
+        if after is None:
+            names = sessions.active_names()
+        else:
+            states = sessions.states.items()
+            names = [sessions.id_of(at) for at, state in states if state.changed_ms > after]
+        end = command.skip + min(command.top, limits.MAX_SESSIONS_LISTED)
+        return tuple(nsmallest(end, names)[command.skip :])
 
 
 def check_delay(command: Settle) -> None:

@@ -302,6 +302,25 @@ class Sessions:
                 if name is not None:
                     yield self.at(key << _SHIFT | row)
 
+    def names(self) -> list[str]:
+        """The ids of all, in no order."""
+        return [name for page in self._pages.values() for name in page.ids if name is not None]
+
+    def active_names(self) -> list[str]:
+        """The ids of those that have an active message or a state, in no order."""
+        found = [
+            name
+            for page in self._pages.values()
+            for name, waiting in zip(page.ids, page.waiting, strict=True)
+            if waiting and name is not None
+        ]
+        more = {session.number for session in self._kept.values() if session.held}
+        for number in sorted(more | self.states.keys()):
+            page, row = self._pages[number >> _SHIFT], number & _MASK
+            if not page.waiting[row]:
+                found.append(self.id_of(number))
+        return found
+
     @property
     def kept(self) -> list[Session]:
         """Those that are more than a row: every session with a holder is among them."""

@@ -7,6 +7,7 @@ import json
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from heapq import nsmallest
 from typing import Any, Final
 
 from tandembus.admin.console.site import Visit
@@ -225,9 +226,9 @@ def sessions(visit: Visit) -> dict[str, Any]:
     now = visit.broker.now_ms()
     skip = visit.integer("skip", 0, 1_000_000)
     top = visit.integer("top", CONSOLE_PAGE, MAX_CONSOLE_PAGE)
-    every = sorted(queue.sessions, key=lambda each: each.id)
+    names = nsmallest(skip + top, queue.sessions.names())[skip:]
     return {
-        "total": len(every),
+        "total": len(queue.sessions),
         "rows": [
             {
                 "id": each.id,
@@ -237,7 +238,7 @@ def sessions(visit: Visit) -> dict[str, Any]:
                 "waiting": each.waiting,
                 "held": len(each.held),
             }
-            for each in every[skip : skip + top]
+            for each in map(queue.sessions.open, names)
         ],
     }
 
