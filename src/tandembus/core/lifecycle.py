@@ -1,14 +1,14 @@
 """What becomes of a message in its queue: every decision, from arrival to end.
 
-Each function here decides, puts the change into the book, and has `queue` do it. Checks (`check…`)
-come before, and change nothing. Which state follows which is `state.TRANSITIONS`; who is next is
+Each function here decides, puts the change into the book, and has `queue` do it. What may come in
+at all is `admission`. Which state follows which is `state.TRANSITIONS`; who is next is
 `ready`; who receives is `receivers`.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from heapq import heappop
 from struct import Struct
 from typing import TYPE_CHECKING, Final
@@ -39,28 +39,22 @@ from tandembus.core.cursors import let_go
 from tandembus.core.duplicates import duplicate_key
 from tandembus.core.effects import Delivery
 from tandembus.core.ready import Next, Ready
-from tandembus.core.sessions import MAX_COST, Session
+from tandembus.core.sessions import Session
 from tandembus.core.state import State
 from tandembus.core.tokens import NUMBER_MASK, TOKEN
 from tandembus.errors import (
     ArgumentError,
     MessageLockLostError,
     MessageNotFoundError,
-    MessageSizeExceededError,
     NotAllowedError,
-    QuotaExceededError,
     SessionLockLostError,
 )
 from tandembus.model import NEVER, NO_EDITS, Edits, Message, Millis, new_tuple
 from tandembus.settings import QueueSettings, SubscriptionSettings
 
 if TYPE_CHECKING:
-    from tandembus.core.book import Book
     from tandembus.core.queue import Part, Queue
 
-NO_SESSION_ID: Final = (
-    "Session enabled entity doesn't allow a message whose session identifier is null."
-)
 _ONE: Final = Struct("<Q")
 _WAITING: Final = int(State.WAITING)
 _SCHEDULED: Final = int(State.SCHEDULED)
@@ -70,76 +64,6 @@ _DELAYED: Final = int(State.DELAYED)
 
 def packed(numbers: Sequence[int]) -> bytes:
     return _ONE.pack(numbers[0]) if len(numbers) == 1 else array("Q", numbers).tobytes()
-
-
-def check(queue: Queue, message: Message) -> None:
-    """Raises if this queue cannot take the message. Changes nothing."""
-    size = len(message.payload)
-    if size <= queue.max_message_bytes and queue.is_simple:
-        return
-    if size > queue.max_message_bytes:
-        raise MessageSizeExceededError(
-            f"The message of {size} bytes exceeds the limit of {queue.max_message_bytes} bytes "
-            f"of '{queue.path}'."
-        )
-    if queue.sessions is not None or len(queue.parts) > 1:
-        session_id = message.session_id
-        if session_id is None and queue.sessions is not None:
-            raise NotAllowedError(NO_SESSION_ID)
-        partition_key = message.partition_key
-        _check_length("SessionId", session_id, limits.MAX_SESSION_ID)
-        _check_length("PartitionKey", partition_key, limits.MAX_PARTITION_KEY)
-        if None not in (session_id, partition_key) and session_id != partition_key:
-            text = "PartitionKey and SessionId must be the same when both are set."
-            raise NotAllowedError(text)
-    if queue.window_ms:
-        message_id = message.message_id
-        if isinstance(message_id, str):
-            _check_length("MessageId", message_id, limits.MAX_MESSAGE_ID)
-
-
-def check_room(queue: Queue, size: int) -> None:
-    """Raises if `size` bytes more do not fit the quota."""
-    if queue.used_bytes + size > queue.max_bytes:
-        raise QuotaExceededError(
-            "The maximum entity size has been reached or exceeded for "
-            f"{queue.kind.name.title()}: '{queue.path}'. Size of entity in bytes:"
-            f"{queue.used_bytes}, Max entity size in bytes:{queue.max_bytes}."
-        )
-
-
-def new_sessions(queue: Queue, messages: Iterable[Message]) -> dict[tuple[int, str], int]:
-    """The sessions that these messages would begin, here or in the subscriptions of a topic, and
-    the memory that each would take."""
-    found: dict[tuple[int, str], int] = {}
-    for each in (queue, *queue.subscriptions.values()):
-        sessions = each.sessions
-        if sessions is None:
-            continue
-        for message in messages:
-            session_id = message.session_id
-            if session_id is not None and not message.is_ping and session_id not in sessions:
-                found[each.id, session_id] = sessions.cost(session_id)
-    return found
-
-
-def check_sessions(queue: Queue, messages: Sequence[Message]) -> None:
-    """Raises if the sessions that these messages would begin do not fit into the memory."""
-    book = queue.book
-    most = len(messages) * (1 + len(queue.subscriptions)) * MAX_COST
-    if book.session_bytes + most > book.max_session_bytes:
-        check_session_room(book, sum(new_sessions(queue, messages).values()))
-
-
-def check_session_room(book: Book, size: int) -> None:
-    """Raises if `size` bytes more do not fit into the memory for sessions."""
-    if size > 0 and book.session_bytes + size > book.max_session_bytes:
-        raise QuotaExceededError(
-            "The maximum memory of the sessions of this namespace has been reached or exceeded. "
-            f"Size of sessions in bytes:{book.session_bytes}, Max size of sessions in bytes:"
-            f"{book.max_session_bytes}. Receive the messages of the sessions that wait, clear "
-            "states of sessions, or raise --session-mb."
-        )
 
 
 def check_session(queue: Queue, session_id: str, link: int, now: Millis) -> Session:
@@ -613,8 +537,3 @@ def _goes_before(one: Next, other: Next) -> bool:
     if one.rank != other.rank:
         return one.rank > other.rank
     return one.chunk.enqueued[one.row] < other.chunk.enqueued[other.row]
-
-
-def _check_length(name: str, value: str | None, most: int) -> None:
-    if value is not None and len(value) > most:
-        raise ArgumentError(f"{name} has {len(value)} characters; at most {most} are allowed.")

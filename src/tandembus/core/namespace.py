@@ -1,8 +1,8 @@
 """A namespace: the door of core. Commands and `now` go in, outcomes come out; nothing else goes in.
 
-Here every command is checked and carried out, time passes, and the log is played again. What
-becomes of a message within one queue is `lifecycle`; which entities there are is `registry`; how
-messages go from one to another is `relays`.
+Here every command is checked and carried out, time passes, and the log is played again. What may
+come into a queue is `admission`; what becomes of a message there is `lifecycle`; which entities
+there are is `registry`; how messages go from one to another is `relays`.
 
 The rule: a command that is refused has changed nothing. So each handler first checks everything
 that can be refused, and only then puts its first change into the book.
@@ -28,7 +28,7 @@ from tandembus.changes import (
     SessionStateSet,
     Started,
 )
-from tandembus.core import lifecycle
+from tandembus.core import admission, lifecycle
 from tandembus.core.commands import (
     AddRule,
     Attach,
@@ -78,7 +78,6 @@ from tandembus.errors import (
     ArgumentError,
     EntityDisabledError,
     EntityExistsError,
-    MessageSizeExceededError,
     NotAllowedError,
     QuotaExceededError,
     Refused,
@@ -316,11 +315,11 @@ class Namespace:
     def _send(self, command: Send, now: Millis) -> Sequence[int | Refused]:
         queue = self._registry.find(command.path)
         try:
-            size = self._check_send(queue, command.messages)
+            size = admission.check_send(queue, command.messages)
             if command.transaction is None:
-                lifecycle.check_room(queue, size)
+                admission.check_room(queue, size)
                 if queue.sessions is not None or queue.subscriptions:
-                    lifecycle.check_sessions(queue, command.messages)
+                    admission.check_sessions(queue, command.messages)
             if queue.throttle is not None:
                 queue.throttle.admit(queue.path, command, now)
         except Refused:
@@ -342,28 +341,6 @@ class Namespace:
             except Refused as refusal:
                 replies.append(refusal)
         return replies
-
-    def _check_send(self, queue: Queue, messages: Sequence[Message]) -> int:
-        """Raises if one of them cannot be taken. Returns their size."""
-        if queue.kind not in (EntityKind.QUEUE, EntityKind.TOPIC):
-            raise NotAllowedError(
-                f"Nothing can be sent to '{queue.path}': send to its queue or topic."
-            )
-        if not queue.takes_sends:
-            raise EntityDisabledError(queue.path)
-        if len(messages) > limits.MAX_BATCH_MESSAGES:
-            raise MessageSizeExceededError(
-                f"A batch has at most {limits.MAX_BATCH_MESSAGES} messages, not {len(messages)}."
-            )
-        sizes = [len(message.payload) for message in messages]
-        if not queue.is_simple or max(sizes, default=0) > queue.max_message_bytes:
-            for message in messages:
-                try:
-                    lifecycle.check(queue, message)
-                except Refused:
-                    if not message.is_ping:  # that needs no session id
-                        raise
-        return sum(sizes)
 
     def _accept(
         self, queue: Queue, messages: Sequence[Message], link: int, now: Millis
@@ -491,19 +468,9 @@ class Namespace:
     def _set_session_state(self, command: SetSessionState, now: Millis) -> None:
         queue = self._registry.holder(command.path)
         session = lifecycle.check_session(queue, command.session, command.link, now)
-        if command.state is not None and len(command.state) > limits.MAX_SESSION_STATE:
-            raise MessageSizeExceededError(
-                f"A session's state has at most {limits.MAX_SESSION_STATE} bytes."
-            )
         assert queue.sessions is not None
         if command.state is not None:
-            is_new, states = session.state is None, len(queue.sessions.states)
-            if is_new and states >= limits.MAX_SESSION_STATES:
-                raise QuotaExceededError(
-                    f"'{queue.path}' has {limits.MAX_SESSION_STATES} states, the most it can keep."
-                )
-            cost = queue.sessions.state_cost(session, command.state)
-            lifecycle.check_session_room(self._book, cost)
+            admission.check_state(queue, session, command.state)
         change = SessionStateSet(now, queue.id, command.session, command.state)
         self._book.emit(change)
         queue.sessions.set_state(command.session, command.state, now)
@@ -528,16 +495,18 @@ class Namespace:
         for each in commands:
             if isinstance(each, Send):
                 queue = self._registry.find(each.path)
-                sizes[queue.id] = sizes.get(queue.id, 0) + self._check_send(queue, each.messages)
-                lifecycle.check_room(queue, sizes[queue.id])
-                sessions |= lifecycle.new_sessions(queue, each.messages)
+                sizes[queue.id] = sizes.get(queue.id, 0) + admission.check_send(
+                    queue, each.messages
+                )
+                admission.check_room(queue, sizes[queue.id])
+                sessions |= admission.new_sessions(queue, each.messages)
             else:
                 queue = self._registry.holder(each.path)
                 lifecycle.check_settle(queue, each.tokens, each.disposition, now)
                 if not tokens.isdisjoint(each.tokens):
                     raise NotAllowedError("A message was settled twice in one transaction.")
                 tokens.update(each.tokens)
-        lifecycle.check_session_room(self._book, sum(sessions.values()))
+        admission.check_session_room(self._book, sum(sessions.values()))
         for each in commands:
             queue = self._registry.find(each.path)
             if isinstance(each, Send):

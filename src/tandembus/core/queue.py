@@ -659,14 +659,12 @@ class Queue:
         part, chunk, row, index = found
         session, former = chunk.session(row), chunk.level(row)
         if self.sessions is not None and session:
-            self.sessions.unlink(session, former, chunk, row, part.table)
+            self.sessions.displace(session, former, chunk, row, part.table)
             chunk.set_level(row, level)
             self.sessions.place(session, index, level, part.table)
         else:
             chunk.set_level(row, level)
             part.ready.put_back(index, level)
-
-    # --- sessions ---------------------------------------------------------------------------------
 
     # --- time -------------------------------------------------------------------------------------
 

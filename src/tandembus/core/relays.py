@@ -14,7 +14,7 @@ from uuid import UUID
 
 from tandembus import limits
 from tandembus.changes import EntityKind, Note, Noted, Removal, decode_edits, encode_edits
-from tandembus.core import lifecycle
+from tandembus.core import admission, lifecycle
 from tandembus.core.commands import Loaded
 from tandembus.core.effects import Load
 from tandembus.core.overlay import laid_over
@@ -70,9 +70,9 @@ class Relays:
             target = self._registry.find(source.relays_to)
             if not target.takes_sends:
                 raise EntityDisabledError(target.path)
-            lifecycle.check(target, message)
-            lifecycle.check_room(target, len(message.payload))
-            lifecycle.check_sessions(target, (message,))
+            admission.check(target, message)
+            admission.check_room(target, len(message.payload))
+            admission.check_sessions(target, (message,))
         except Refused as error:
             if target is not None and target.sessions is not None and message.session_id is None:
                 return SESSION_ID_IS_NULL, str(error)
@@ -159,7 +159,7 @@ class Relays:
         elif full is not None:
             lifecycle.bury(subscription, number, "QuotaExceeded", full, now)
         elif subscription.sessions is not None and seen.session_id is None:
-            lifecycle.bury(subscription, number, SESSION_ID_IS_NULL, lifecycle.NO_SESSION_ID, now)
+            lifecycle.bury(subscription, number, SESSION_ID_IS_NULL, admission.NO_SESSION_ID, now)
         else:
             self._arrived(subscription, number, seen, now)
 
@@ -199,7 +199,7 @@ def _why_no_session(subscription: Queue, message: Message) -> str | None:
     action of a rule can have given the copy another session."""
     if subscription.sessions is not None:
         try:
-            lifecycle.check_sessions(subscription, (message,))
+            admission.check_sessions(subscription, (message,))
         except QuotaExceededError as error:
             return str(error)
     return None

@@ -5,8 +5,8 @@ be done under a session's lock are in `queue`; here is the book-keeping.
 
 A session that only waits is a row: its id, two counts, its place among the available sessions, and
 for each level the first and the last of its waiting messages. Those are linked with each other by
-two columns of the table (`previous`, `following`), which a chunk has only if a session has a second
-message. A `Session` object is made for whoever asks; it is kept only while a row cannot say all:
+two columns of the table, which a chunk has only if a session has a second message (`session_rows`).
+A `Session` object is made for whoever asks; it is kept only while a row cannot say all:
 while somebody holds the session, or while messages have come back out of order.
 
 All of it is counted in bytes, for all queues together (`Book.session_bytes`), against
@@ -20,15 +20,22 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
-from tandembus import limits
 from tandembus.core.book import Book
 from tandembus.core.packing import Reader, Writer
 from tandembus.core.ready import Lane, Ready
-from tandembus.core.state import State
+from tandembus.core.session_rows import (
+    KEPT_BYTES,
+    LANE_BYTES,
+    ROW_BYTES,
+    STATE_BYTES,
+    Page,
+    SessionLane,
+    link_at_an_end,
+    name_bytes,
+    unlink,
+)
 from tandembus.core.table import Chunk, Table
 from tandembus.model import NEVER, Millis
-
-_WAITING: Final = int(State.WAITING)
 
 _SHIFT: Final = 10
 _PAGE: Final = 1 << _SHIFT
@@ -39,108 +46,10 @@ _SPLIT_AT: Final = 8_192
 """Ids in one dict before they are spread over many: Python moves all entries of a dict when it
 grows, and with a million of them everybody would wait for 60 ms."""
 
-_MAX_FOLD: Final = 5_000
-"""Messages that came back which are linked when a holder leaves, and linked ones that are passed on
-the way: as many as one link can have unsettled. Beyond that the session stays an object."""
-
-ROW_BYTES: Final = 24
-"""A row without its lanes: the id's pointer, two counts, two links."""
-LANE_BYTES: Final = 16
-"""The first and the last waiting message of one level."""
-NAME_BYTES: Final = 132
-"""An id without its characters: the string, its number, their entry in the dict."""
-STATE_BYTES: Final = 200
-"""A state without its bytes: the object, the time, their entry in the dict."""
-KEPT_BYTES: Final = 1_000
-"""A session that is kept as an object."""
-
-MAX_COST: Final = (
-    ROW_BYTES + LANE_BYTES * limits.MAX_PRIORITY_LEVELS + NAME_BYTES + 4 * limits.MAX_SESSION_ID
-)
-"""A session takes no more while it only waits."""
-
-
-def name_bytes(session_id: str) -> int:
-    """The memory of an id."""
-    return NAME_BYTES + len(session_id) * (1 if session_id.isascii() else 4)
-
 
 class SessionState(NamedTuple):
     data: bytes
     changed_ms: Millis
-
-
-class _Page:
-    """Rows of sessions, side by side."""
-
-    __slots__ = (
-        "earlier", "firsts", "free", "ids", "lasts", "later", "live", "messages", "waiting",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.ids: list[str | None] = []
-        self.messages = array("I")
-        """In any state."""
-        self.waiting = array("I")
-        self.later = array("I")
-        self.earlier = array("I")
-        """Numbers of the neighbours among the available sessions; 0: none."""
-        self.firsts = array("Q")
-        self.lasts = array("Q")
-        """By row and level: the first and the last message in order; 0: none."""
-        self.free = array("H")
-        """Rows that were used before."""
-        self.live = 0
-
-    def append(self, levels: int) -> int:
-        """A new row, not in use."""
-        self.ids.append(None)
-        for column in (self.messages, self.waiting, self.later, self.earlier):
-            column.append(0)
-        self.firsts.extend([0] * levels)
-        self.lasts.extend([0] * levels)
-        return len(self.ids) - 1
-
-
-class SessionLane(Lane):
-    """The waiting messages of a session at one level: those in order are linked, those that came
-    back out of order are in the heap of `Lane`."""
-
-    __slots__ = ("_at", "_page")
-
-    def __init__(self, level: int, page: _Page, at: int) -> None:
-        super().__init__(level)
-        self._page = page
-        self._at = at
-
-    @property
-    def back(self) -> list[int]:
-        return self._back
-
-    @property
-    def is_used(self) -> bool:
-        return bool(self._back or self._page.firsts[self._at])
-
-    def first(self, table: Table) -> tuple[int, Chunk, int] | None:
-        back = self._back
-        while True:
-            index = self._page.firsts[self._at]
-            if back and (not index or back[0] < index):
-                index = back[0]
-            elif not index:
-                return None
-            found = table.find(index)
-            if found is not None:
-                chunk, row = found
-                if chunk.states[row] == _WAITING and chunk.level(row) == self.level:
-                    return index, chunk, row
-            heappop(back)  # what is linked waits; this one has left by another door
-
-    def drop(self, index: int) -> None:
-        """What is linked is unlinked when its state changes."""
-        back = self._back
-        if back and back[0] == index:
-            heappop(back)
 
 
 class Session:
@@ -150,7 +59,7 @@ class Session:
         "_of", "_page", "_ready", "_row", "held", "id", "link", "locked_until_ms", "number",
     )  # fmt: skip
 
-    def __init__(self, of: Sessions, page: _Page, row: int, number: int) -> None:
+    def __init__(self, of: Sessions, page: Page, row: int, number: int) -> None:
         self._of = of
         self._page = page
         self._row = row
@@ -180,11 +89,6 @@ class Session:
         return None if found is None else found.data
 
     @property
-    def state_changed_ms(self) -> Millis:
-        found = self._of.states.get(self.number)
-        return 0 if found is None else found.changed_ms
-
-    @property
     def ready(self) -> Ready:
         """The order of its waiting messages."""
         ready = self._ready
@@ -195,10 +99,6 @@ class Session:
         return ready
 
     @property
-    def lanes(self) -> Sequence[Lane]:
-        return () if self._ready is None else self._ready.lanes
-
-    @property
     def is_more_than_a_row(self) -> bool:
         if self.link is not None or self.held:
             return True
@@ -207,7 +107,8 @@ class Session:
 
     @property
     def _own(self) -> Iterator[SessionLane]:
-        return (lane for lane in self.lanes if isinstance(lane, SessionLane))
+        lanes = () if self._ready is None else self._ready.lanes
+        return (lane for lane in lanes if isinstance(lane, SessionLane))
 
     def is_locked(self, now: Millis) -> bool:
         return self.link is not None and now < self.locked_until_ms
@@ -222,15 +123,7 @@ class Session:
     def fold(self, table: Table) -> None:
         """What came back is linked in its place."""
         for lane in self._own:
-            if not 0 < len(lane.back) <= _MAX_FOLD:
-                continue
-            waiting: list[int] = []
-            for index in sorted(set(lane.back)):
-                found = table.find(index)
-                if found is not None and found[0].states[found[1]] == _WAITING:
-                    if found[0].level(found[1]) == lane.level:
-                        waiting.append(index)
-            lane.back[:] = self._of.link_all(self.number, waiting, lane.level, table)
+            lane.fold(table)
 
 
 class Sessions:
@@ -268,7 +161,7 @@ class Sessions:
         self._shards: list[dict[str, int]] = [{}]
         """Id → number."""
         self._count = 0
-        self._pages: dict[int, _Page] = {}
+        self._pages: dict[int, Page] = {}
         self._roomy: dict[int, None] = {}
         """Pages that have room for a session."""
         self._next_key = 1
@@ -374,14 +267,14 @@ class Sessions:
         return number
 
     def _add_page(self, key: int) -> None:
-        self._pages[key] = _Page()
+        self._pages[key] = Page()
         self._roomy[key] = None
 
-    def _append(self, page: _Page) -> int:
+    def _append(self, page: Page) -> int:
         self._charge(ROW_BYTES + LANE_BYTES * self.levels)
         return page.append(self.levels)
 
-    def _name(self, page: _Page, row: int, number: int, session_id: str) -> None:
+    def _name(self, page: Page, row: int, number: int, session_id: str) -> None:
         self._charge(name_bytes(session_id))
         page.ids[row] = session_id
         page.live += 1
@@ -393,7 +286,7 @@ class Sessions:
             for name, each in shards[0].items():
                 self._shards[hash(name) % _SHARDS][name] = each
 
-    def _close(self, page: _Page, row: int, number: int) -> None:
+    def _close(self, page: Page, row: int, number: int) -> None:
         """It has nothing any more: its row is free, and its page goes when it is empty."""
         name = page.ids[row]
         assert name is not None
@@ -439,14 +332,23 @@ class Sessions:
 
     def place(self, number: int, index: int, level: int, table: Table) -> None:
         """Put a waiting message into the order."""
-        if not self.link_at_an_end(number, index, level, table):
+        page, at = self._place_of(number, level)
+        if not link_at_an_end(page, at, index, table):
             self._keep(number).put_back(index, level)
+
+    def displace(self, number: int, level: int, chunk: Chunk, row: int, table: Table) -> None:
+        """Take a waiting message out of the order; `place` puts it in again."""
+        page, at = self._place_of(number, level)
+        unlink(page, at, chunk, row, table)
+
+    def _place_of(self, number: int, level: int) -> tuple[Page, int]:
+        return self._pages[number >> _SHIFT], (number & _MASK) * self.levels + level
 
     def depart(self, number: int, level: int, chunk: Chunk, row: int, table: Table) -> None:
         """A message waits no more."""
         page, at = self._pages[number >> _SHIFT], number & _MASK
         page.waiting[at] -= 1
-        self.unlink(number, level, chunk, row, table)
+        unlink(page, at * self.levels + level, chunk, row, table)
         if not page.waiting[at]:
             self._update(number)
 
@@ -479,69 +381,6 @@ class Sessions:
         kept = self._kept.get(number)
         if kept is not None:
             kept.held.discard(sequence_number)
-
-    def link_at_an_end(self, number: int, index: int, level: int, table: Table) -> bool:
-        """Link a message that goes behind, or before, all that are linked. False: it does not."""
-        page = self._pages[number >> _SHIFT]
-        at = (number & _MASK) * self.levels + level
-        first, last = page.firsts[at], page.lasts[at]
-        if not first:
-            page.firsts[at] = page.lasts[at] = index
-        elif index > last:
-            _link(table, last, index)
-            page.lasts[at] = index
-        elif index < first:
-            _link(table, index, first)
-            page.firsts[at] = index
-        else:
-            return False
-        return True
-
-    def link_all(self, number: int, indexes: list[int], level: int, table: Table) -> list[int]:
-        """Link these messages, lowest first, each in its place. Returns those whose place is too
-        far away."""
-        page = self._pages[number >> _SHIFT]
-        at = (number & _MASK) * self.levels + level
-        before, behind, steps = 0, page.firsts[at], 0
-        for count, index in enumerate(indexes):
-            while behind and behind < index and steps < _MAX_FOLD:
-                before, behind = behind, _following(table, behind)
-                steps += 1
-            if behind == index:
-                continue
-            if behind and behind < index:
-                return indexes[count:]
-            if before:
-                _link(table, before, index)
-            else:
-                page.firsts[at] = index
-            if behind:
-                _link(table, index, behind)
-            else:
-                page.lasts[at] = index
-            before = index
-        return []
-
-    def unlink(self, number: int, level: int, chunk: Chunk, row: int, table: Table) -> None:
-        """Take a message out of the order, if it is linked."""
-        page = self._pages[number >> _SHIFT]
-        at = (number & _MASK) * self.levels + level
-        index = chunk.indexes[row]
-        before = 0 if chunk.previous is None else chunk.previous[row]
-        if not before and page.firsts[at] != index:
-            return
-        behind = 0 if chunk.following is None else chunk.following[row]
-        if before or behind:
-            _set_link(table, index, "previous", 0)
-            _set_link(table, index, "following", 0)
-        if before:
-            _set_link(table, before, "following", behind)
-        else:
-            page.firsts[at] = behind
-        if behind:
-            _set_link(table, behind, "previous", before)
-        else:
-            page.lasts[at] = before
 
     def reorder(self, levels: int) -> None:
         """All are out of order, and each has this many levels; `place` puts them in again."""
@@ -580,7 +419,7 @@ class Sessions:
         if is_over:
             self._close(page, row, number)
 
-    def _offer(self, page: _Page, row: int, number: int) -> None:
+    def _offer(self, page: Page, row: int, number: int) -> None:
         """It is the last of the available ones, unless it is available already."""
         if page.earlier[row] or self._available_first == number:
             return
@@ -593,7 +432,7 @@ class Sessions:
         self._available_last = number
         self.available += 1
 
-    def _withdraw(self, page: _Page, row: int, number: int) -> None:
+    def _withdraw(self, page: Page, row: int, number: int) -> None:
         earlier, later = page.earlier[row], page.later[row]
         if not earlier and self._available_first != number:
             return
@@ -627,9 +466,12 @@ class Sessions:
         if former is not None:
             self._charge(-len(former.data) - STATE_BYTES)
         if state is not None:
-            self.states[number] = SessionState(state, time)
-            self._charge(len(state) + STATE_BYTES)
+            self._put_state(number, state, time)
         self._update(number)
+
+    def _put_state(self, number: int, state: bytes, time: Millis) -> None:
+        self.states[number] = SessionState(state, time)
+        self._charge(len(state) + STATE_BYTES)
 
     def next_available(self) -> Session | None:
         first = self._available_first
@@ -721,8 +563,7 @@ class Sessions:
         for _ in range(source.number()):
             number, data = source.number(), source.bytes()
             assert data is not None
-            self.states[number] = SessionState(data, source.number())
-            self._charge(len(data) + STATE_BYTES)
+            self._put_state(number, data, source.number())
 
     def _load_each(self, source: Reader) -> None:
         """As indexes of the versions 1 and 2 have them: one by one."""
@@ -733,8 +574,7 @@ class Sessions:
             number, data, changed_ms = source.number(), source.bytes(), source.number()
             self._load_row(number, session_id)
             if data is not None:
-                self.states[number] = SessionState(data, changed_ms)
-                self._charge(len(data) + STATE_BYTES)
+                self._put_state(number, data, changed_ms)
         self._find_free()
 
     def _load_row(self, number: int, session_id: str) -> None:
@@ -753,24 +593,3 @@ class Sessions:
             page.free = array("H", reversed(gaps[is_first:]))
             if not page.free and len(page.ids) == _PAGE:
                 del self._roomy[key]
-
-
-def _link(table: Table, one: int, other: int) -> None:
-    """`other` goes behind `one`."""
-    _set_link(table, one, "following", other)
-    _set_link(table, other, "previous", one)
-
-
-def _following(table: Table, index: int) -> int:
-    found = table.find(index)
-    assert found is not None
-    chunk, row = found
-    return 0 if chunk.following is None else chunk.following[row]
-
-
-def _set_link(table: Table, index: int, name: str, to: int) -> None:
-    found = table.find(index)
-    assert found is not None
-    chunk, row = found
-    if to or getattr(chunk, name) is not None:
-        chunk.column(name, "Q", 0)[row] = to

@@ -20,7 +20,7 @@ from tandembus.core.commands import (
 )
 from tandembus.core.namespace import Namespace
 from tandembus.core.rules import SqlFilter
-from tandembus.core.sessions import MAX_COST
+from tandembus.core.session_rows import MAX_COST
 from tandembus.errors import QuotaExceededError
 from tandembus.model import Message
 from tandembus.settings import PrioritySettings, QueueSettings

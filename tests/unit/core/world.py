@@ -479,6 +479,7 @@ def facts(namespace: Namespace) -> dict[str, Sequence[object]]:
     found: dict[str, Sequence[object]] = {}
     for queue in namespace.entities:
         sessions = () if queue.sessions is None else queue.sessions
+        states = {} if queue.sessions is None else queue.sessions.states
         found[queue.path] = (
             queue.kind,
             queue.settings,
@@ -487,7 +488,7 @@ def facts(namespace: Namespace) -> dict[str, Sequence[object]]:
             queue.browse(0, _ALL, None),
             queue.last_enqueued_ms,
             [part.last for part in queue.parts],
-            {s.id: (s.state, s.state_changed_ms, s.messages, s.waiting) for s in sessions},
+            {s.id: (states.get(s.number), s.messages, s.waiting) for s in sessions},
             len(queue.duplicates),
             queue.created_ms,
             queue.updated_ms,
