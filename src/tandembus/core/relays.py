@@ -65,7 +65,6 @@ class Relays:
         if found.chunk.hop(found.row) >= limits.MAX_FORWARD_HOPS:
             text = f"The message was forwarded {limits.MAX_FORWARD_HOPS} times."
             return "MaxTransferHopCountExceeded", text
-        target: Queue | None = None
         try:
             target = self._registry.find(source.relays_to)
             if not target.takes_sends:
@@ -74,9 +73,10 @@ class Relays:
             admission.check_room(target, len(message.payload))
             admission.check_sessions(target, (message,))
         except Refused as error:
-            if target is not None and target.sessions is not None and message.session_id is None:
-                return SESSION_ID_IS_NULL, str(error)
-            return type(error).__name__.removesuffix("Error"), str(error)
+            reason = type(error).__name__.removesuffix("Error")
+            if str(error) == admission.NO_SESSION_ID:
+                reason = SESSION_ID_IS_NULL
+            return reason, str(error)
         return None
 
     def _forward(self, source: Queue, number: int, message: Message, now: Millis) -> None:

@@ -125,6 +125,26 @@ def test_the_reason_is_the_true_one(world: World) -> None:
     assert reason != "Session ID is null."
 
 
+@pytest.mark.parametrize(
+    ("status", "most_kb", "true"),
+    [
+        (EntityStatus.DISABLED, ROOMY_KB, "EntityDisabled"),
+        (EntityStatus.ACTIVE, 1, "MessageSizeExceeded"),
+        (EntityStatus.ACTIVE, ROOMY_KB, "Session ID is null."),
+    ],
+)
+def test_a_missing_session_id_is_the_reason_only_if_it_is(
+    world: World, status: EntityStatus, most_kb: int, true: str
+) -> None:
+    """Seed 663011962 of `make model`: the target has sessions and the message none, but that is
+    not why it was refused."""
+    world.queue("s", requires_session=True, status=status, max_message_size_kb=most_kb)
+    world.queue("q", forward_to="s", max_message_size_kb=ROOMY_KB)
+    world.send("q", heavy(2_000, body="a"))
+    ((_, reason, _),) = world.dead("q")
+    assert reason == true
+
+
 @pytest.mark.req("T17")
 def test_through_topics(lived: World) -> None:
     """A queue forwards to a topic, its subscriptions forward to queues: rules and their changes go
