@@ -53,7 +53,8 @@ class Letter:
     copies: list[Copy] = field(default_factory=list)
     sequence_number: int = 0
     """The answer to its send."""
-    is_cancelled: bool = False
+    cancels: list[Deed] = field(default_factory=list)
+    """Each time that its cancelling was asked for."""
 
 
 @dataclass(slots=True, eq=False)
@@ -655,8 +656,8 @@ class Ledger:
                 self._name(place, delivery.sequence_number, letter)
                 for copy in letter.copies:
                     copy.born.prove()
-                if letter.is_cancelled:
-                    raise Violation("P2", f"message {number} was cancelled, and is in {place}")
+                for cancel in letter.cancels:
+                    cancel.disprove()
                 found.setdefault(number, []).append(place)
                 continue
             copy = self.see(place, delivery, payload)

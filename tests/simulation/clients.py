@@ -187,7 +187,7 @@ class Client:
         ledger, now = self.ledger, self.world.now_ms
         deed = ledger.deed(f"the cancelling of {letter.number}", "P2")
         deed.ends = [(copy, "cancelled") for copy in letter.copies]
-        must_work = now < letter.due_ms and not letter.is_cancelled
+        must_work = now < letter.due_ms and all(one.outcome is False for one in letter.cancels)
 
         def answered(reply: Any) -> None:
             if isinstance(reply, Refused):
@@ -197,15 +197,13 @@ class Client:
             elif reply is not UNKNOWN:
                 deed.prove()
 
-        # Asked now, so decided now: a second time it may be gone.
-        letter.is_cancelled = must_work
+        letter.cancels.append(deed)
         for copy in letter.copies:
             copy.doubts.append(deed)
         if not self.world.ask(
             CancelScheduled(letter.target.path, [letter.sequence_number]), answered
         ):
             deed.disprove()
-            letter.is_cancelled = False
 
     # --- receiving --------------------------------------------------------------------------------
 

@@ -40,6 +40,13 @@ def test_same_seed_same_trace() -> None:
         assert World(seed, hours=TEN_MINUTES).run() == World(seed, hours=TEN_MINUTES).run()
 
 
+def test_a_cancel_without_an_answer_is_no_cancel() -> None:
+    """The crash came before the answer, and the message is still scheduled: nobody was told
+    otherwise."""
+    verdict = judge(676_175_556, 1.0)
+    assert not verdict.violation, verdict
+
+
 def test_the_seeds_reach_what_they_are_for() -> None:
     """Every feature, both stores, and every kind of fault."""
     mixes = [draw(seed) for seed in range(100)]
