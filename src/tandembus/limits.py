@@ -133,10 +133,19 @@ MAX_SESSION_STATES: Final = 1_000_000
 """Sessions with a state, per entity (Service Bus)."""
 MAX_SESSION_BYTES: Final = 128 * MIB
 """Memory that the sessions of a namespace take, and their states. A session that only waits takes
-some 200 bytes beside its messages: 600,000 with a GUID as their id. A third of what the process may
+some 200 bytes beside its messages: 640,000 with a GUID as their id. A third of what the process may
 have under attack (P11), and a snapshot copies part of it once more."""
 MAX_SESSIONS_LISTED: Final = 100
 """Sessions in one answer of get-message-sessions (the SDKs page by this)."""
+
+# -------------------------------------------------------------------------------- forwarding
+
+RELAY_BATCH: Final = 100
+"""Messages of one entity that are read from the store at a time to be forwarded or published."""
+RELAY_RETRY_MS: Final = 5_000
+"""When a dead letter cannot be forwarded there is nowhere else to go: it is tried again."""
+RELAY_RETRIES: Final = 1_000
+"""How many are tried again in that time; where more of them wait it takes so many times as long."""
 
 # -------------------------------------------------------------------------------- commands
 

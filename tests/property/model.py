@@ -85,6 +85,8 @@ class Entity:
     """Links with credit; the first is served next."""
     passes_on_at: int = NEVER
     """When messages that are to go on from here do so."""
+    fresh: list[Item] = field(default_factory=list)
+    """Dead letters that are yet to be forwarded for the first time."""
 
     def asks(self, setting: str) -> Any:
         """A setting of messages' normal life, which a dead-letter queue has not."""
@@ -207,6 +209,7 @@ class Model:
         for path in (command.path, f"{command.path}/{DEAD_LETTER}"):
             entity = self.entities[path]
             entity.settings, entity.passes_on_at = command.settings, now
+            entity.fresh.clear()
             priority = entity.asks("priority")
             for item in entity.items:
                 item.level = min(item.level, priority.levels - 1 if priority else 0)
@@ -354,11 +357,18 @@ class Model:
                 self.arrive(path, item.message, now, item.edits.then(edits), item.hops)
 
     def pass_all_on(self, path: str, now: int) -> None:
-        """All that waits, in the order of receiving."""
+        """All that waits, in the order of receiving; dead letters that are new before the others,
+        and those only when it is time."""
         entity = self.entities[path]
-        entity.passes_on_at = NEVER
-        tried: list[Item] = []
-        while (item := self.best(entity, None, now, tried)) is not None:
+        new_ones = [item for item in entity.fresh if item in entity.items]
+        tried = sorted(new_ones, key=lambda item: item.number)
+        entity.fresh.clear()
+        is_time = entity.passes_on_at <= now
+        if is_time:
+            entity.passes_on_at = NEVER
+        for new in tried:
+            self.pass_on(path, new, now)
+        while is_time and (item := self.best(entity, None, now, tried)) is not None:
             tried.append(item)
             self.pass_on(path, item, now)
 
@@ -379,7 +389,14 @@ class Model:
         item.level, item.session = 0, None
         dead = self.entities[f"{path}/{DEAD_LETTER}"]
         dead.items.append(item)
-        dead.passes_on_at = now
+        self.goes_on(dead, item, now)
+
+    def goes_on(self, entity: Entity, item: Item, now: int) -> None:
+        """It waits, and is to be forwarded if this entity forwards."""
+        if not entity.is_dead:
+            entity.passes_on_at = now
+        elif entity.passes_on and item.state == State.WAITING:
+            entity.fresh.append(item)
 
     def CancelScheduled(self, command: c.CancelScheduled, now: int) -> None:
         entity = self.at(command.path)
@@ -447,7 +464,8 @@ class Model:
                 number = entity.hungry.pop(0)
                 link = self.links[number]
                 is_passing = entity.passes_on and entity.passes_on_at <= now  # that goes first
-                item = self.best(entity, link, now) if entity.serves and not is_passing else None
+                can_get = entity.serves and not is_passing
+                item = self.best(entity, link, now, entity.fresh) if can_get else None
                 in_vain += 1
                 if item is not None:
                     in_vain = 0
@@ -603,7 +621,7 @@ class Model:
         item.count += is_counted
         if due and not was_deferred:
             item.state, item.due = State.DELAYED, due
-        entity.passes_on_at = now
+        self.goes_on(entity, item, now)
         limit = entity.asks("max_delivery_count")
         if is_counted and limit is not None and item.count >= limit:
             self.dead_letter(path, item, now, "MaxDeliveryCountExceeded")
@@ -658,7 +676,7 @@ class Model:
 
     def wait_again(self, path: str, item: Item, now: int) -> None:
         item.state, item.due = State.WAITING, NEVER
-        self.entities[path].passes_on_at = now
+        self.goes_on(self.entities[path], item, now)
 
     def ChangePriority(self, command: c.ChangePriority, now: int) -> None:
         entity = self.holder(command.path)
@@ -782,7 +800,11 @@ class Model:
             while events := [event for event in self.events(now) if event[0] <= now]:
                 min(events, key=lambda event: event[0])[1]()
             self.serve(now)
-            waiting = [p for p, x in self.entities.items() if x.passes_on and x.passes_on_at <= now]
+            waiting = [
+                path
+                for path, each in self.entities.items()
+                if each.fresh or (each.passes_on and each.passes_on_at <= now)
+            ]
             if not waiting:
                 return self.answer
             self.pass_all_on(waiting[0], now)
@@ -791,7 +813,7 @@ class Model:
         ends = [event[0] for event in self.events(0)]
         for entity in self.entities.values():
             if entity.passes_on and any(item.state == State.WAITING for item in entity.items):
-                ends.append(entity.passes_on_at)
+                ends.append(0 if entity.fresh else entity.passes_on_at)
         return min(ends, default=NEVER)
 
     def events(self, now: int) -> Iterator[tuple[int, Callable[[], None]]]:
@@ -839,4 +861,6 @@ class Model:
             for item in list(entity.items):
                 if item.is_locked:
                     self.give_back(path, item, now, is_counted=True)
+        for entity in self.entities.values():
+            entity.fresh.clear()  # all go on
         return self.answer

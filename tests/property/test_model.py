@@ -87,6 +87,8 @@ def missing(coverage: Counter[str]) -> list[str]:
 
 # --- the long run ---------------------------------------------------------------------------------
 
+FEWEST_STEPS: Final = 10
+"""The first ones only create entities."""
 SLICE: Final = 50
 """Runs of one seed, and between two lines of progress. The next slice has a seed higher by this."""
 
@@ -113,6 +115,8 @@ def main(given: list[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--canary", choices=CANARIES, help="break core in this way")
     arguments = parser.parse_args(given)
+    if arguments.runs < 1 or arguments.steps < FEWEST_STEPS:
+        parser.error(f"--runs must be 1 or more, --steps {FEWEST_STEPS} or more")
     canary = ["--canary", arguments.canary] if arguments.canary else []
     wanted = arguments.runs * arguments.steps
     started = time.monotonic()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from heapq import heappop
+from itertools import islice
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
@@ -485,10 +486,8 @@ def reactivate(queue: Queue, numbers: Sequence[int], now: Millis) -> None:
 
 
 def take_for_relay(queue: Queue, most: int, now: Millis) -> dict[int, int]:
-    """Waiting messages that are to go on to another entity, with their bodies. A dead letter that
-    has used up its hops stays where it is, for receivers."""
+    """Waiting messages that are to go on to another entity, with their bodies."""
     taken: dict[int, int] = {}
-    stay: list[tuple[Part, Next]] = []
     while len(taken) < most:
         following = next_message(queue, now)
         if following is None:
@@ -496,15 +495,46 @@ def take_for_relay(queue: Queue, most: int, now: Millis) -> dict[int, int]:
         part, chosen = following
         part.ready.take(chosen, now)
         number = part.number(chosen.at)
-        is_worn = chosen.chunk.hop(chosen.row) >= limits.MAX_FORWARD_HOPS
-        if is_worn and queue.kind is EntityKind.DEAD_LETTER:
-            stay.append(following)
-        elif number not in queue.loading and number not in queue.stuck:
+        if number not in queue.loading:
             taken[number] = chosen.chunk.bodies[chosen.row]
             queue.loading[number] = None
-    for part, chosen in stay:
-        part.ready.put_back(chosen.at, chosen.lane.level)
     return taken
+
+
+def take_dead_letters(queue: Queue, most: int, now: Millis) -> dict[int, int]:
+    """The dead letters that are to be tried next, with their bodies: those that are new, and in a
+    pass the others. One that has used up its hops stays where it is, for receivers."""
+    taken: dict[int, int] = {}
+    for number in sorted(islice(queue.fresh, most)):
+        del queue.fresh[number]
+        _try_or_keep(queue, number, taken)
+    for _ in range(most if queue.is_passing else 0):
+        following = next_message(queue, now)
+        if following is None:
+            queue.is_passing = False
+            break
+        part, chosen = following
+        part.ready.take(chosen, now)
+        _try_or_keep(queue, part.number(chosen.at), taken)
+    if queue.stuck and not queue.is_passing:
+        stuck, queue.stuck = queue.stuck, {}
+        queue.stay(stuck)
+        queue.try_again_later(now)
+    return taken
+
+
+def _try_or_keep(queue: Queue, number: int, taken: dict[int, int]) -> None:
+    found = queue.find(number)
+    assert found is not None
+    if number in queue.loading or number in queue.stuck:
+        return
+    if found.chunk.hop(found.row) < limits.MAX_FORWARD_HOPS:
+        taken[number] = found.chunk.bodies[found.row]
+        queue.loading[number] = None
+    elif queue.is_passing:
+        queue.stuck[number] = None
+    else:
+        queue.stay((number,))
 
 
 def tick(queue: Queue, now: Millis) -> None:

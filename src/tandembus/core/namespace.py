@@ -275,7 +275,7 @@ class Namespace:
             if not each.gives_messages:
                 each.receivers.close_all(EntityDisabledError(each.path), now)
             self._book.wake(each, now)
-            each.has_arrived(now)
+            each.all_go_on(now)
 
     def _delete_entity(self, command: DeleteEntity, now: Millis) -> None:
         queue = self._registry.find(command.path)
@@ -573,7 +573,7 @@ class Namespace:
                 queue.sessions.tidy()
             queue.loading.clear()
             queue.accessed_ms = now
-            queue.has_arrived(now)
+            queue.all_go_on(now)
             self._book.wake(queue, queue.next_deadline())
             self._registry.expect_idleness(queue)
         return self._outcome(None, now)

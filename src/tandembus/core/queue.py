@@ -96,10 +96,13 @@ class Queue:
         "dead_letter",
         "duplicates",
         "edits",
+        "forwards_dead_letters",
+        "fresh",
         "gives_messages",
         "has_mixed_locks",
         "id",
         "idle_ms",
+        "is_passing",
         "is_relay",
         "is_simple",
         "kind",
@@ -114,6 +117,7 @@ class Queue:
         "origin",
         "owner",
         "parts",
+        "passes_at",
         "path",
         "receivers",
         "relays_at",
@@ -179,9 +183,16 @@ class Queue:
         self.loading: dict[int, None] = {}
         """Messages on their way to another entity that wait to be read from the store."""
         self.relays_at: Millis = NEVER
-        """When the waiting messages of a relay are to go on. Until they have, nobody gets them."""
+        """When the waiting messages of a relay are to go on."""
+        self.fresh: dict[int, None] = {}
+        """Dead letters that are yet to be forwarded for the first time: they are not in the order,
+        so nobody gets them."""
+        self.passes_at: Millis = NEVER
+        """When the dead letters that could not go on are tried again, all of them. From then until
+        that is done nobody gets one."""
+        self.is_passing = False
         self.stuck: dict[int, None] = {}
-        """Dead letters that could not go on, while the others behind them are tried."""
+        """Those that could not go on this time, while the others are tried."""
         self.wakes_at: Millis = NEVER
         self._round = 0
         parts = limits.MAX_PARTITIONS if is_partitioned else 1
@@ -231,13 +242,14 @@ class Queue:
         if is_dead_letter or self.relays_to is not None:
             # Nobody receives from a source of forwarding, so it would always look idle.
             self.idle_ms = NEVER
+        self.forwards_dead_letters = is_dead_letter and self.relays_to is not None
         self.is_relay = self.kind is EntityKind.TOPIC or self.relays_to is not None
         """Whether messages do not stay here: a topic's inbox, or a queue that forwards."""
         priority = getattr(settings, "priority", None) if is_holder and not is_dead_letter else None
         levels = 1 if priority is None else priority.levels
         self.level_of: LevelOf | None = None if priority is None else level_of(priority)
         order = (levels, priority and priority.aging_ms_per_level, priority and priority.weights)
-        if order != self.levels or self.is_passing_on:  # that is not in the order now
+        if order != self.levels or self.fresh or self.loading or self.stuck:  # not in the order now
             self._reorder(*order)
         if not is_dead_letter and getattr(settings, "requires_session", False):
             if self.sessions is None:
@@ -250,7 +262,9 @@ class Queue:
 
     def _reorder(self, levels: int, aging_ms: Millis | None, weights: Sequence[int] | None) -> None:
         self.levels = (levels, aging_ms, weights)
+        self.fresh.clear()
         self.stuck.clear()
+        self.is_passing = False
         for part in self.parts:
             part.table.clamp_levels(levels - 1)
             part.ready = Ready(part.table, levels, aging_ms, weights)
@@ -359,6 +373,8 @@ class Queue:
             book.wake(self, expires)
         if session and sessions is not None:
             sessions.arrive(session, index, level, part.table)
+        elif self.forwards_dead_letters:
+            self.fresh[number] = None
         else:
             part.ready.push(index, level)
 
@@ -426,6 +442,7 @@ class Queue:
         """From everything that only some queues have."""
         edits = self.edits.pop(number, None)
         self.loading.pop(number, None)
+        self.fresh.pop(number, None)
         self.stuck.pop(number, None)
         sessions, session = self.sessions, chunk.session(row)
         body = chunk.bodies[row]
@@ -455,6 +472,14 @@ class Queue:
             self.relay_at(now)
         if self.receivers.is_hungry:
             self.book.to_pump[self.id] = self
+
+    def all_go_on(self, now: Millis) -> None:
+        """Whatever waits here is to be forwarded, or tried again: something has changed."""
+        self.stay(self.fresh)
+        self.fresh.clear()
+        if self.forwards_dead_letters:
+            self.passes_at = now
+        self.has_arrived(now)
 
     # --- handing out ------------------------------------------------------------------------------
 
@@ -567,6 +592,8 @@ class Queue:
         session = chunk.session(row)
         if self.sessions is not None and session:
             self.sessions.arrive(session, index, chunk.level(row), part.table)
+        elif self.forwards_dead_letters:
+            self.fresh[part.number(index)] = None
         else:
             part.ready.put_back(index, chunk.level(row))
 
@@ -664,7 +691,8 @@ class Queue:
             self.sessions.place(session, index, level, part.table)
         else:
             chunk.set_level(row, level)
-            part.ready.put_back(index, level)
+            if not self.forwards_dead_letters:  # which has one level
+                part.ready.put_back(index, level)
 
     # --- time -------------------------------------------------------------------------------------
 
@@ -692,31 +720,26 @@ class Queue:
         self.relays_at = min(self.relays_at, when)
         self.book.wake(self, when)
 
-    @property
-    def is_passing_on(self) -> bool:
-        """Whether waiting messages are being read and passed on, one batch after the other."""
-        return bool(self.loading or self.stuck)
-
-    def stick(self, number: int) -> None:
-        """It cannot go on now."""
-        self.loading.pop(number, None)
-        self.stuck[number] = None
-
-    def unstick(self) -> bool:
-        """All have been tried: those that cannot go on are in their places. False: there are
-        none."""
-        stuck, self.stuck = self.stuck, {}
-        for number in stuck:
+    def stay(self, numbers: Iterable[int]) -> None:
+        """These are in their places again, for whoever comes."""
+        for number in numbers:
             found = self.find(number)
-            assert found is not None
-            found.part.ready.put_back(found.at, found.chunk.level(found.row))
-        return bool(stuck)
+            if found is not None and found.chunk.states[found.row] == _WAITING:
+                found.part.ready.put_back(found.at, found.chunk.level(found.row))
+
+    def try_again_later(self, now: Millis) -> None:
+        """Dead letters could not go on."""
+        wait = limits.RELAY_RETRY_MS * (1 + self.counts[_WAITING] // limits.RELAY_RETRIES)
+        self.passes_at = min(self.passes_at, now + wait)
+        self.relay_at(self.passes_at)
 
     def back_from_relay(self, number: int) -> None:
-        """It is not to go on after all: the forwarding was switched off meanwhile."""
-        found = self.find(number)
-        if self.loading.pop(number, number) is None and found is not None:
-            found.part.ready.put_back(found.at, found.chunk.level(found.row))
+        """It is not to go on now."""
+        if self.loading.pop(number, number) is None:
+            if self.is_passing:
+                self.stuck[number] = None
+            else:
+                self.stay((number,))
 
     # --- for the index ----------------------------------------------------------------------------
 

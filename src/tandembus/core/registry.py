@@ -223,7 +223,7 @@ class Registry:
         self._aliases.clear()
         for each in _with_its_own(queue):
             if each.sessions is not None:
-                each.sessions.clear()
+                each.sessions.release_memory()
             for body in each.every_body():
                 self.book.release(body)
             self.rules.pop(each.id, None)

@@ -26,12 +26,6 @@ from tandembus.errors import EntityDisabledError, QuotaExceededError, Refused
 from tandembus.model import NEVER, NO_EDITS, Edits, Message, Millis, Timestamp, Value
 from tandembus.settings import SubscriptionSettings
 
-RELAY_BATCH: Final = 100
-"""Messages of one entity that are read from the store at a time to be forwarded or published."""
-
-RELAY_RETRY_MS: Final = 5_000
-"""When forwarding out of a dead-letter queue fails there is nowhere else to go: it is retried."""
-
 SESSION_ID_IS_NULL: Final = "Session ID is null."
 
 
@@ -54,7 +48,8 @@ class Relays:
         elif source.dead_letter is not None:
             lifecycle.bury(source, number, *refusal, now)
         else:
-            source.stick(number)
+            source.back_from_relay(number)
+            source.try_again_later(now)
 
     def _why_not_forward(
         self, source: Queue, number: int, message: Message
@@ -66,11 +61,8 @@ class Relays:
             text = f"The message was forwarded {limits.MAX_FORWARD_HOPS} times."
             return "MaxTransferHopCountExceeded", text
         try:
-            target = self._registry.find(source.relays_to)
-            if not target.takes_sends:
-                raise EntityDisabledError(target.path)
+            target = self._open_target(source.relays_to, len(message.payload))
             admission.check(target, message)
-            admission.check_room(target, len(message.payload))
             admission.check_sessions(target, (message,))
         except Refused as error:
             reason = type(error).__name__.removesuffix("Error")
@@ -78,6 +70,14 @@ class Relays:
                 reason = SESSION_ID_IS_NULL
             return reason, str(error)
         return None
+
+    def _open_target(self, path: str, size: int) -> Queue:
+        """Where messages are forwarded to. Raises if it can take none of this size now."""
+        target = self._registry.find(path)
+        if not target.takes_sends:
+            raise EntityDisabledError(target.path)
+        admission.check_room(target, size)
+        return target
 
     def _forward(self, source: Queue, number: int, message: Message, now: Millis) -> None:
         found = source.find(number)
@@ -182,16 +182,38 @@ class Relays:
             queue.has_arrived(now)
 
     def next_batch(self, queue: Queue, now: Millis) -> None:
-        """Have the messages read that are to go on now. When all were tried, those that could not
-        go on wait for the next time."""
-        queue.relays_at = NEVER
+        """Have the messages read that are to go on now."""
+        queue.relays_at = NEVER if queue.passes_at <= now else queue.passes_at
         if queue.loading:
             return  # `loaded` goes on
-        bodies = lifecycle.take_for_relay(queue, RELAY_BATCH, now)
+        if queue.forwards_dead_letters:
+            bodies = self._dead_letters(queue, now)
+        else:
+            bodies = lifecycle.take_for_relay(queue, limits.RELAY_BATCH, now)
         if bodies:
             self._registry.book.effects.append(Load(queue.id, bodies))
-        elif queue.unstick():
-            queue.relay_at(now + RELAY_RETRY_MS)
+
+    def _dead_letters(self, queue: Queue, now: Millis) -> dict[int, int]:
+        """Where none can go on, none is read: what only waits costs nothing."""
+        assert queue.relays_to is not None
+        if queue.passes_at <= now:
+            queue.passes_at = NEVER
+            queue.is_passing = True
+        try:
+            self._open_target(queue.relays_to, 1)
+        except Refused:
+            stay = [*queue.fresh, *queue.stuck]
+            queue.fresh.clear()
+            queue.stuck.clear()
+            queue.is_passing = False
+            queue.stay(stay)
+            if queue.counts[State.WAITING]:
+                queue.try_again_later(now)
+            return {}
+        bodies = lifecycle.take_dead_letters(queue, limits.RELAY_BATCH, now)
+        if not bodies and (queue.fresh or queue.is_passing):
+            queue.relay_at(now)
+        return bodies
 
 
 def _why_no_session(subscription: Queue, message: Message) -> str | None:

@@ -9,7 +9,7 @@ import pytest
 from tandembus.core.commands import Loaded
 from tandembus.core.effects import Load
 from tandembus.errors import ArgumentError, EntityNotFoundError
-from tandembus.limits import MAX_FORWARD_HOPS
+from tandembus.limits import MAX_FORWARD_HOPS, RELAY_RETRY_MS
 from tandembus.settings import EntityStatus
 from tests.unit.core.world import HOUR, MINUTE, SECOND, World, heavy, rule
 
@@ -387,6 +387,82 @@ def test_dead_letters_that_cannot_go_on_hold_up_nobody(world: World) -> None:
     assert [body for body, *_ in world.dead("q")] == stuck
     assert world.now < world.namespace.next_deadline() <= world.now + 10 * SECOND
     assert world.texts(world.receive("q/$DeadLetterQueue", 500)) == stuck
+
+
+@pytest.mark.req("T17", "T21")
+def test_a_target_that_takes_nothing_costs_no_reading(world: World) -> None:
+    """None of its dead letters can go on, so none is read; they are there for receivers."""
+    world.queue("graves")
+    world.queue("q", forward_dead_letters_to="graves")
+    world.update("graves", status=EntityStatus.SEND_DISABLED)
+    world.answers_loads = False
+    stuck = [f"{number}" for number in range(120)]
+    dead_letters(world, *stuck)
+    world.wait(30 * SECOND)
+    dead_letters(world, "x")
+    world.settle_down()
+    assert world.loads == []
+    assert world.texts(world.receive("q/$DeadLetterQueue", 500)) == [*stuck, "x"]
+
+
+@pytest.mark.req("T17", "T21")
+def test_a_new_dead_letter_has_only_itself_read(world: World) -> None:
+    """Those that could not go on are tried again when it is time, not with each that comes or
+    comes back."""
+    world.queue("graves", requires_session=True)
+    world.queue("q", forward_dead_letters_to="graves")
+    dead_letters(world, *(f"{number}" for number in range(250)))
+    world.settle_down()
+    world.answers_loads = False
+    dead_letters(world, "x", session_id="s")
+    world.settle_down()
+    assert [len(load.bodies) for load in world.loads] == [1]
+    world.answer_load()
+    world.settle_down()
+    assert world.waiting("graves") == ["x"]
+    world.abandon("q/$DeadLetterQueue", world.receive_one("q/$DeadLetterQueue"))
+    world.settle_down()
+    assert [len(load.bodies) for load in world.loads] == [1]
+
+
+@pytest.mark.req("T17", "T21")
+def test_many_dead_letters_that_cannot_go_on_are_tried_less_often(world: World) -> None:
+    world.queue("graves", requires_session=True)
+    world.queue("q", forward_dead_letters_to="graves")
+    dead_letters(world, *(f"{number}" for number in range(2_500)))
+    world.settle_down()
+    assert world.namespace.next_deadline() == world.now + 3 * RELAY_RETRY_MS
+
+
+@pytest.mark.req("T17")
+def test_new_dead_letters_keep_nobody_from_going_on(world: World) -> None:
+    """Whenever some were read the next ones are there. Still those that could not go on are tried
+    again, all of them, and receivers get what could not go on."""
+    world.queue("graves", max_message_size_kb=1)
+    world.queue("q", forward_dead_letters_to="graves")
+    large = [f"{number:04}".ljust(2_000, "x") for number in range(250)]
+    dead_letters(world, *large)
+    world.settle_down()
+    world.answers_loads = False
+
+    def one_more() -> None:
+        dead_letters(world, "new".ljust(2_000, "x"))
+        world.settle_down()
+        if world.loads:
+            world.answer_load()
+        world.settle_down()
+
+    one_more()
+    link = world.attach("q/$DeadLetterQueue")
+    world.offer(link, 5)
+    assert world.texts(world.arrived(link)) == large[:5]
+    world.update("graves", max_message_size_kb=ROOMY_KB)
+    world.wait(2 * RELAY_RETRY_MS)
+    for _ in range(10):
+        one_more()
+    gone = world.waiting("graves")
+    assert set(large[5:]) <= set(gone)
+    assert sum(each.startswith("new") for each in gone) >= 9
 
 
 @pytest.mark.req("T17")
