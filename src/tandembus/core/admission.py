@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from tandembus import limits
 from tandembus.changes import EntityKind
-from tandembus.core.session_rows import MAX_COST
+from tandembus.core.session_rows import MAX_COST, kept_bytes
 from tandembus.errors import (
     ArgumentError,
     EntityDisabledError,
@@ -120,6 +120,17 @@ def check_session_room(book: Book, size: int) -> None:
             f"{book.max_session_bytes}. Receive the messages of the sessions that wait, clear "
             "states of sessions, or raise --session-mb."
         )
+
+
+def check_attach(queue: Queue, session_id: str) -> None:
+    """Raises if nobody can hold a session of this id. One that exists can always be received
+    from: that makes room."""
+    _check_length("SessionId", session_id, limits.MAX_SESSION_ID)
+    sessions = queue.sessions
+    assert sessions is not None
+    if session_id not in sessions:
+        size = sessions.cost(session_id) + kept_bytes(sessions.levels)
+        check_session_room(queue.book, size)
 
 
 def check_state(queue: Queue, session: Session, state: bytes) -> None:

@@ -18,7 +18,7 @@ from tandembus.changes import (
     SessionLocked,
     SessionUnlocked,
 )
-from tandembus.core import lifecycle
+from tandembus.core import admission, lifecycle
 from tandembus.core.commands import NEXT_SESSION, NextSession
 from tandembus.core.effects import Attached, Deliver, Delivery, LinkClosed, SessionGranted
 from tandembus.core.ready import Next, Ready
@@ -116,6 +116,7 @@ class Receivers:
                 raise SessionCannotBeLockedError(session)
             if found is not None and found.link is not None:
                 self._end_session(found, now)  # its lock is over; the tick has not come yet
+            admission.check_attach(self._queue, session)
             found = sessions.open(session)
         return Attached(found.id, self._grant(found, link, mode, now))
 
@@ -248,10 +249,10 @@ class Receivers:
             self._deliver(receiver, now)
 
     def _are_going(self, now: Millis) -> bool:
-        """Whether what waits here is for nobody, because it goes on. Only dead letters that were
-        tried in vain can be received, until they are tried again."""
+        """Whether what waits here is for nobody, because it goes on. Only dead letters that could
+        not go on can be received, until they are tried again."""
         queue = self._queue
-        return queue.dead_letter is not None or queue.relays_at <= now or queue.is_passing_on
+        return not queue.forwards_dead_letters or queue.is_passing or queue.passes_at <= now
 
     def _pump_sessions(self, now: Millis) -> None:
         queue = self._queue

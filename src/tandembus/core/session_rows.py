@@ -30,13 +30,15 @@ NAME_BYTES: Final = 132
 """An id without its characters: the string, its number, their entry in the dict."""
 STATE_BYTES: Final = 200
 """A state without its bytes: the object, the time, their entry in the dict."""
-KEPT_BYTES: Final = 1_000
-"""A session that is kept as an object."""
-
 MAX_COST: Final = (
     ROW_BYTES + LANE_BYTES * limits.MAX_PRIORITY_LEVELS + NAME_BYTES + 4 * limits.MAX_SESSION_ID
 )
 """A session takes no more while it only waits."""
+
+
+def kept_bytes(levels: int) -> int:
+    """The memory of a session that is kept as an object, beside its row."""
+    return 600 + 270 * levels
 
 
 def name_bytes(session_id: str) -> int:

@@ -24,12 +24,12 @@ from tandembus.core.book import Book
 from tandembus.core.packing import Reader, Writer
 from tandembus.core.ready import Lane, Ready
 from tandembus.core.session_rows import (
-    KEPT_BYTES,
     LANE_BYTES,
     ROW_BYTES,
     STATE_BYTES,
     Page,
     SessionLane,
+    kept_bytes,
     link_at_an_end,
     name_bytes,
     unlink,
@@ -127,6 +127,8 @@ class Session:
 
 
 class Sessions:
+    """All sessions of a queue, by id and by number."""
+
     __slots__ = (
         "_available_first",
         "_available_last",
@@ -252,7 +254,7 @@ class Sessions:
         number = shard.get(session_id)
         if number is not None:
             return number
-        key = next(iter(self._roomy), 0)
+        key = next(reversed(self._roomy), 0)
         if not self._roomy:
             while self._next_key in self._pages:
                 self._next_key += 1
@@ -310,8 +312,8 @@ class Sessions:
         if not self._count:
             self._shards = [{}]
 
-    def clear(self) -> None:
-        """The queue is deleted."""
+    def release_memory(self) -> None:
+        """The queue is deleted: its sessions are counted no more."""
         self._charge(-self.bytes)
 
     # --- messages ---------------------------------------------------------------------------------
@@ -385,6 +387,7 @@ class Sessions:
     def reorder(self, levels: int) -> None:
         """All are out of order, and each has this many levels; `place` puts them in again."""
         size = LANE_BYTES * (levels - self.levels)
+        self._charge((kept_bytes(levels) - kept_bytes(self.levels)) * len(self._kept))
         self.levels = levels
         for page in self._pages.values():
             self._charge(size * len(page.ids))
@@ -399,6 +402,7 @@ class Sessions:
     def tidy(self) -> None:
         """After recovery: what was kept for a holder of the former life may be a row again."""
         for session in self.kept:
+            session.fold(self._table_of(session.id))
             self._update(session.number)
 
     def _update(self, number: int) -> None:
@@ -415,7 +419,7 @@ class Sessions:
         is_over = not page.messages[row] and number not in self.states
         if kept is not None and (is_over or not kept.is_more_than_a_row):
             del self._kept[number]
-            self._charge(-KEPT_BYTES)
+            self._charge(-kept_bytes(self.levels))
         if is_over:
             self._close(page, row, number)
 
@@ -447,11 +451,11 @@ class Sessions:
         page.earlier[row] = page.later[row] = 0
         self.available -= 1
 
-    def _keep(self, number: int) -> Session:
+    def _keep(self, number: int, session: Session | None = None) -> Session:
         kept = self._kept.get(number)
         if kept is None:
-            kept = self._kept[number] = self.at(number)
-            self._charge(KEPT_BYTES)
+            kept = self._kept[number] = session or self.at(number)
+            self._charge(kept_bytes(self.levels))
         return kept
 
     def state_cost(self, session: Session, state: bytes) -> int:
@@ -479,10 +483,8 @@ class Sessions:
 
     def lock(self, session: Session, link: int, until: Millis) -> None:
         number = session.number
-        if number not in self._kept:
-            self._kept[number] = session
-            self._charge(KEPT_BYTES)
-        assert self._kept[number] is session
+        kept = self._keep(number, session)
+        assert kept is session
         self.locked += session.link is None
         session.link = link
         session.locked_until_ms = until
@@ -593,3 +595,5 @@ class Sessions:
             page.free = array("H", reversed(gaps[is_first:]))
             if not page.free and len(page.ids) == _PAGE:
                 del self._roomy[key]
+        by_length = sorted(self._roomy, key=lambda key: len(self._pages[key].ids))
+        self._roomy = dict.fromkeys(by_length)

@@ -5,23 +5,28 @@ from __future__ import annotations
 import gc
 import tracemalloc
 from base64 import b85decode
+from dataclasses import replace
 from zlib import decompress
 
 import pytest
 
 from tandembus.core.commands import (
+    Attach,
     CreateQueue,
     Declare,
+    DeleteEntity,
     Discharge,
+    Flow,
     GetSessionState,
     ListSessions,
     Send,
     SetSessionState,
+    UpdateEntity,
 )
 from tandembus.core.namespace import Namespace
 from tandembus.core.rules import SqlFilter
 from tandembus.core.session_rows import MAX_COST
-from tandembus.errors import QuotaExceededError
+from tandembus.errors import ArgumentError, QuotaExceededError
 from tandembus.model import Message
 from tandembus.settings import PrioritySettings, QueueSettings
 from tests.unit.core.world import START, World, message, numbers, rule
@@ -312,3 +317,78 @@ def test_fa8_a_snapshot_of_version_2_opens() -> None:
     found = again.find("q").sessions
     assert found is not None
     assert sorted(each.id for each in found) == ["", "a", "b", "later", "only", "ü"]
+
+
+def _accept_many(world: World) -> None:
+    for number in range(1_000):
+        world.accept_session("q", f"new-{number}")
+
+
+@pytest.mark.req("T14")
+@pytest.mark.req("T21")
+def test_fa8_a_receiver_begins_no_session_beyond_the_bound(world: World) -> None:
+    """Who waits for the messages of a session that is not there yet takes memory, too; who
+    receives from one that is there makes room."""
+    world.queue("q", requires_session=True)
+    _short_of(world, 0)
+    world.refused(QuotaExceededError, Attach(99, "q", session="new"))
+    world.accept_session("q", "session-1")
+    world.namespace.limit_sessions(ROOM)
+    with pytest.raises(QuotaExceededError):
+        _accept_many(world)
+    assert ROOM - 2_000 < _session_bytes(world) <= ROOM
+
+
+@pytest.mark.req("T14")
+def test_fa8_a_receiver_begins_no_session_of_any_length(world: World) -> None:
+    world.queue("q", requires_session=True)
+    world.accept_session("q", "x" * 128)
+    world.refused(ArgumentError, Attach(99, "q", session="x" * 129))
+
+
+@pytest.mark.req("T14")
+@pytest.mark.req("T21")
+@pytest.mark.parametrize("levels", [2, 3, 10])
+def test_fa8_held_sessions_take_what_is_counted(levels: int) -> None:
+    """Each level has an order of its own. It is counted anew when the levels change."""
+    namespace, count = Namespace(), 2_000
+    settings = QueueSettings(requires_session=True, priority=PrioritySettings(levels=levels))
+    namespace.apply(CreateQueue("q", settings), START)
+    sends = [[message("x", session_id=f"session-{number}")] for number in range(count)]
+    tracemalloc.start()
+    try:
+        before = _traced()
+        for link, each in enumerate(sends, 1):
+            namespace.apply(Send("q", each), START)
+            namespace.apply(Attach(link, "q", session=each[0].session_id), START)
+            namespace.apply(Flow(link, 1, link), START)
+        taken = _traced() - before
+    finally:
+        tracemalloc.stop()
+    counted = _session_bytes(namespace)
+    assert 0.4 * taken < counted < taken
+    for other in (levels + 1, levels):
+        changed = replace(settings, priority=PrioritySettings(levels=other))
+        namespace.apply(UpdateEntity("q", changed), START)
+        assert (_session_bytes(namespace) > counted) == (other > levels)
+    assert _session_bytes(namespace) == counted
+    namespace.apply(DeleteEntity("q"), START)
+    namespace.apply(CreateQueue("q", settings), START)
+    assert _session_bytes(namespace) == 0
+
+
+@pytest.mark.req("T14")
+@pytest.mark.req("T21")
+def test_fa8_rows_that_are_free_are_used_before_new_ones(lived: World) -> None:
+    """Sessions that come and go take the memory of those that are there at a time."""
+    lived.queue("q", requires_session=True)
+    for batch in _batches(2_100, 300):
+        lived.do(Send("q", batch))
+    taken = _session_bytes(lived)
+    for number in range(100):
+        holder = lived.accept_session("q", f"session-{number}").link
+        lived.complete("q", *lived.take(holder))
+        lived.detach(holder)
+    lived.lull()
+    lived.do(Send("q", [message("x", session_id=f"another-{number}") for number in range(100)]))
+    assert _session_bytes(lived) <= taken + 100
