@@ -40,54 +40,55 @@ _LAUNCHER: Final = """\
 # Starts a Java that does not have the module %(module)s, which Spark asks for.
 # Written by tandembus.spark.java. In each --add-modules the name of that module becomes java.base,
 # which every Java has; so lists and quotes stay as they are.
-java=%(java)s
+# Its own variables begin with tandem_: Java gets all others as they were exported.
+tandem_java=%(java)s
 
-# $value with the module's name replaced, everywhere.
+# $tandem_value with the module's name replaced, everywhere.
 replace() {
-    rest=$value value=
-    while case $rest in *%(module)s*) ;; *) false ;; esac; do
-        value=$value${rest%%%%%(module)s*}java.base
-        rest=${rest#*%(module)s}
+    tandem_rest=$tandem_value tandem_value=
+    while case $tandem_rest in *%(module)s*) ;; *) false ;; esac; do
+        tandem_value=$tandem_value${tandem_rest%%%%%(module)s*}java.base
+        tandem_rest=${tandem_rest#*%(module)s}
     done
-    value=$value$rest
+    tandem_value=$tandem_value$tandem_rest
 }
 
-for name in %(variables)s; do
-    eval "value=\\${$name-}"
-    case $value in *%(module)s*)
+for tandem_name in %(variables)s; do
+    eval "tandem_value=\\${$tandem_name-}"
+    case $tandem_value in *%(module)s*)
         replace
-        eval "$name=\\$value"
-        export "$name"
+        eval "$tandem_name=\\$tandem_value"
+        export "$tandem_name"
     esac
 done
 
 # Options of Java end at the main class: what comes after it is the program's, and stays.
-state=option count=$#
-while [ "$count" -gt 0 ]; do
-    value=$1
+tandem_state=option tandem_count=$#
+while [ "$tandem_count" -gt 0 ]; do
+    tandem_value=$1
     shift
-    count=$((count - 1))
-    case $state in
-    modules) replace; state=option ;;
-    value) state=option ;;
-    last) state=program ;;
+    tandem_count=$((tandem_count - 1))
+    case $tandem_state in
+    modules) replace; tandem_state=option ;;
+    value) tandem_state=option ;;
+    last) tandem_state=program ;;
     option)
-        case $value in
-        --add-modules) state=modules ;;
+        case $tandem_value in
+        --add-modules) tandem_state=modules ;;
         --add-modules=*) replace ;;
-        -cp | -classpath | --class-path | -p | --module-path | --upgrade-module-path) state=value ;;
-        --limit-modules | --add-reads | --add-exports | --add-opens | --patch-module) state=value ;;
-        --enable-native-access | --illegal-native-access | --source) state=value ;;
-        -d | --describe-module) state=value ;;
-        -jar | -m | --module) state=last ;;
+        -cp | -classpath | --class-path | -p | --module-path | --upgrade-module-path | \\
+        --limit-modules | --add-reads | --add-exports | --add-opens | --patch-module | \\
+        --enable-native-access | --illegal-native-access | --source | -d | --describe-module)
+            tandem_state=value ;;
+        -jar | -m | --module) tandem_state=last ;;
         -* | @*) ;;
-        *) state=program ;;
+        *) tandem_state=program ;;
         esac
         ;;
     esac
-    set -- "$@" "$value"
+    set -- "$@" "$tandem_value"
 done
-exec "$java" "$@"
+exec "$tandem_java" "$@"
 """
 
 
@@ -184,8 +185,10 @@ def _launcher_home(java: Path) -> Path:
 
 def _bases() -> Iterator[Path]:
     try:
-        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        yield Path(cache).absolute() / "tandem"
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute()
+        # In that locale Java cannot start programs by names that are not ASCII.
+        if str(cache).isascii() or os.environ.get("LC_ALL") not in ("C", "POSIX"):
+            yield cache / "tandem"
     except RuntimeError:  # nobody's home is known
         pass
     try:
@@ -218,5 +221,6 @@ def _write_launcher(path: Path, content: bytes) -> None:
 if __name__ == "__main__":
     try:
         print(ensure_java())
+        atexit.unregister(shutil.rmtree)  # who asked needs the launcher when this process is gone
     except JavaMissingError as missing:
         sys.exit(str(missing))

@@ -186,6 +186,39 @@ def test_fl1_a_cache_that_cannot_be_written_is_no_error(
         ensure_java()
 
 
+@pytest.mark.req("C13")
+def test_fl1_the_launcher_leaves_other_variables_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What the user has exported reaches Java, whatever its name."""
+    names = ("name", "value", "state", "count", "rest", "java")
+    monkeypatch.setenv("JAVA_HOME", str(home(tmp_path / "own", "21.0.2", f"{BARE}\nenv")))
+    for name in names:
+        monkeypatch.setenv(name, f"my {name}")
+    ensure_java()
+    told = launched("-jar", "x", "--add-modules")
+    assert not [name for name in names if f"{name}=my {name}"[1:-1] not in told]
+
+
+@pytest.mark.req("C13")
+def test_fl1_a_cache_of_another_alphabet(
+    bare: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In the locale C, Java cannot start a program with such a name: a temporary folder is used,
+    which stays for whoever asked for it on the command line."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "캐시"))
+    assert "캐시" in str(ensure_java())
+    monkeypatch.setenv("LC_ALL", "C")
+    monkeypatch.setenv("JAVA_HOME", str(bare))
+    printed = subprocess.run(
+        [sys.executable, "-m", "tandembus.spark.java"],
+        env={**os.environ, "TMPDIR": str(tmp_path)}, capture_output=True, text=True, check=True,
+    ).stdout.strip()  # fmt: skip
+    assert "tandem-java-" in printed
+    monkeypatch.setenv("JAVA_HOME", printed)
+    assert launched("x")[2:] == ["x"]
+
+
 def test_fl1_a_java_that_has_the_module_is_used_as_it_is(
     bare: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
