@@ -47,16 +47,16 @@ export PYTHONPATH := $(CURDIR)
 .PHONY: test-pythons search long test-long test-postgres bench-postgres test-spark docs test-browser bench-console bench bench-testing help demo tour test properties check format requirements model simulate powercut kill bench-core bench-client bench-overlap sql fuzz hostile connections timing sdk-suite sdk-samples test-js test-interop clean outage outage-hours bench-pairing preemption simulate-agrees autoscale bench-priority-peers priority-order starvation bench-priority bench-spark spark-exactness bench-journal audit-faults test-docs bench-start test-cluster bench-report bench-spark-syphon
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo: $(READY) ## The whole of it in two minutes: two brokers, priorities, an outage, Spark's report; ARGS=--keep leaves them running
 	@$(PY) examples/demo/demo.py $(ARGS)
 
-tour: $(READY) ## A short tour of the heart: send, lock, dead-letter, schedule, kill -9, recover
+tour: $(READY) ## The broker without a network, step by step: send, lock, dead-letter, schedule, kill -9, recover
 	@$(PY) -m tandembus.tour
 
 test: MINUTES = 4
-test: check $(CHROMIUM) ## All that CI runs: the checks, every test but the long ones, MINUTES of search
+test: check $(CHROMIUM) ## All that CI runs: the checks, every test but the long ones, MINUTES of search; as root on Debian it installs chromium
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -q -m "not long" --hypothesis-seed=0 $(ARGS)
 	$(PY) -m tools.search --minutes $(MINUTES)
 
@@ -70,11 +70,11 @@ test-long: $(READY) ## The tests that are too long for `test` and belong to no o
 	$(BIN)/pytest -q -m long --ignore tests/spark --ignore tests/browser \
 		--ignore tests/house/test_pages.py --ignore tests/crash/test_failover.py $(ARGS)
 
-properties: $(READY) ## The property tests with inputs that nobody has tried yet; `test` has the same ones always
+properties: $(READY) ## The property tests with a new random seed each time (`make test` has the same one always)
 	$(BIN)/pytest -n $(WORKERS) -q -m "hypothesis and not long" $(ARGS)
 
 test-pythons: $(READY) ## The fast tests on each Python that is installed, 3.11 to 3.14 (ARGS="--only 3.12")
-	@$(PY) tools/pythons.py $(ARGS)
+	@$(PY) tools/pythons.py --workers $(WORKERS) $(ARGS)
 
 check: $(READY) ## Style, types and the layers
 	$(BIN)/ruff check .
@@ -101,7 +101,7 @@ powercut: $(READY) ## Power cuts at every write (IMAGES) and flipped bits (FLIPS
 kill: $(READY) ## SIGKILL of a loaded process: CYCLES times
 	$(PY) -m tests.crash.kill --cycles $(CYCLES) $(ARGS)
 
-test-postgres: $(READY) ## Brokers on one PostgreSQL: every test, then FAILURES of the one that serves, of each kind; 5 minutes
+test-postgres: $(READY) ## Brokers on one PostgreSQL: every test, then the one that serves fails FAILURES times in each way; 5 minutes
 	$(BIN)/pytest -q tests/unit/store/test_contract.py tests/unit/store/test_postgres.py tests/crash/test_failover.py $(ARGS)
 	$(PY) -m tests.crash.failover --count $(FAILURES)
 
@@ -111,7 +111,7 @@ bench-postgres: $(READY) ## Messages/s with the log in PostgreSQL, beside the lo
 bench: $(READY) $(FAST) ## Tandem, as tandembus[fast] on the system's Python, beside its peers under the same durable load: 15 minutes, Debian, root (BENCH_PY=.venv/bin/python: without uvloop, on PYTHON)
 	PYTHON=$(abspath $(BENCH_PY)) bench/run $(ARGS)
 
-bench-core: $(READY) ## What the heart costs: CPU, memory, time to recover
+bench-core: $(READY) ## What core and engine cost, without a network: CPU, memory, time to recover
 	$(PY) -m bench.core $(ARGS)
 
 bench-client: $(READY) ## What the lean client costs: CPU a message
@@ -130,7 +130,7 @@ sql: $(READY) ## SQL filters against a reference evaluator (CASES), and their wo
 fuzz: $(READY) ## Hostile bytes: FRAMES on the decoder, LIVE on connections, HTTP, names, canaries
 	$(PY) -m tests.fuzz.run --frames $(FRAMES) --live $(LIVE) --workers $(WORKERS) $(ARGS)
 
-hostile: $(READY) ## Hostile clients (H1 to H9) beside one that behaves: its p99, and the memory; 10 minutes
+hostile: $(READY) ## Hostile clients beside one that behaves: its p99, and the broker's memory; 35 minutes
 	$(PY) -m tests.hostile.run $(ARGS)
 
 connections: $(READY) ## 5,000 idle connections, then 1,000 inside TLS: memory and CPU
@@ -142,13 +142,13 @@ timing: $(READY) ## Whether the time of a refusal tells anything about a key: TR
 outage: $(READY) ## A pair of servers through OUTAGES outages, the syphon killed KILLS times
 	$(PY) -m tests.pairing.outage --count $(OUTAGES) --kills $(KILLS) $(ARGS)
 
-outage-hours: $(READY) ## Days of outages of a pair, in virtual time
+outage-hours: $(READY) ## Random outages of a pair, 4 seeds of 24 hours each, in virtual time (ARGS="--hours 6 --seeds 1")
 	$(PY) -m tests.pairing.hours $(ARGS)
 
 bench-pairing: $(READY) ## What a pair costs while healthy, its return, its drain
 	$(PY) -m bench.pairing $(ARGS)
 
-priority-order: $(READY) ## What is received is the highest: ORDERS runs of any arrivals, aging, weights and clock
+priority-order: $(READY) ## Each receive gets the highest level: ORDERS runs of any arrivals, aging, weights and clock
 	$(PY) -m tests.property.test_priority_order --runs $(ORDERS) $(ARGS)
 
 starvation: $(READY) ## A day of too much high work, in virtual time: how long low work waits, and its bound
@@ -190,7 +190,7 @@ bench-report: $(READY) ## What `tandem report` takes: events/s, memory (ARGS="--
 bench-spark-syphon: $(READY) ## The syphon on Spark beside the plain one, and killed (ARGS="--killed 1000000 --kills 20")
 	$(PY) -m bench.spark_syphon $(ARGS)
 
-spark-exactness: $(READY) ## CAPTURED messages on a cluster of Spark through kills of DRIVERS, EXECUTORS and BROKERS: none lost, none twice; hours (ARGS=--local: no cluster)
+spark-exactness: $(READY) ## CAPTURED messages on a cluster of Spark through kills of DRIVERS, EXECUTORS and BROKERS: none lost, none twice (ARGS=--local: no cluster)
 	$(PY) -m tests.spark.exactness --count $(CAPTURED) --drivers $(DRIVERS) --executors $(EXECUTORS) --brokers $(BROKERS) $(ARGS)
 
 test-docs: $(READY) ## Every command and program of the README and of docs/, run as it stands there
@@ -224,7 +224,7 @@ $(CHROMIUM): | $(READY)
 	@command -v chromium >/dev/null || { echo "installing chromium …"; \
 		{ apt-get install -y -q chromium || { apt-get update -q && apt-get install -y -q chromium; }; } >$@.log 2>&1 \
 		|| echo "chromium is missing, and cannot be installed here: apt install chromium (as root)" >&2; }
-	@touch $@
+	@! command -v chromium >/dev/null || touch $@
 
 docs: $(READY) ## The documentation as a site, in build/site; every link checked
 	$(PY) tools/site.py && echo "build/site/index.html"
@@ -234,7 +234,6 @@ clean: ## Remove .venv and every cache
 		.coverage .coverage.* build dist tests/interop/js/node_modules
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# uv only makes the installation faster; without it, plain pip does the same.
 # As `pip install 'tandembus[fast]'` gives it, where there is an uvloop for this platform; on the Python
 # of the system, if it is new enough. The peers come from there, too, and such a one is built with
 # its own optimisations, as those of the images are; one of pyenv's takes 1.4 times as long.
@@ -247,6 +246,7 @@ $(FAST): $(READY)
 		|| $(PY) -m pip --quiet --disable-pip-version-check --python $(@D)/bin/python install -e .
 	@touch $@
 
+# uv only makes the installation faster; without it, plain pip does the same.
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 		echo "Tandem needs Python 3.11 or later, and '$(PYTHON)' is `$(PYTHON) --version 2>&1 || true`." >&2; \

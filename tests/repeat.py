@@ -1,7 +1,7 @@
 """The last line of a harness that found something: the command that finds it again.
 
-Every harness takes `--seed N`, the first seed of its run. What fails has a seed of its own, so that
-the command runs the failing part alone.
+A harness that `make search` runs takes `--seed N`, the first seed of its run. What fails has a seed
+of its own, so that the command runs the failing part alone.
 """
 
 from __future__ import annotations

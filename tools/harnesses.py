@@ -26,7 +26,7 @@ PAGE = "docs/long-run.md"
 """The table of the last `make long`; it is written after the commit that it is about."""
 REPEAT = "repeat: "
 """With this a harness begins the line that has the command for what failed."""
-STOOD_STILL = 124
+TIMED_OUT = 124
 """The exit code of a command that took too long, as that of timeout(1)."""
 
 
@@ -36,7 +36,7 @@ class Harness:
 
     target: str
     slice: tuple[str, ...] = ()
-    """Variables of make for some seconds of it; none: no seed determines it, it is not searched."""
+    """Variables of make for some seconds of it."""
     options: str = ""
     """Further options for such a slice."""
     takes_seed: bool = False
@@ -44,6 +44,11 @@ class Harness:
     """It measures time or memory: nothing else may run beside it."""
     figures: str = ""
     """What the lines of its output that tell its result have in common; else it is the last."""
+
+    @property
+    def is_searched(self) -> bool:
+        """`make search` runs slices of it: a seed determines all that it does."""
+        return bool(self.slice or self.options)
 
     def command(self, seed: int | None, *, is_slice: bool = False) -> list[str]:
         """As a person would type it, but for the quotes."""
@@ -105,7 +110,7 @@ class Outcome:
         return own[-1].removeprefix(REPEAT) if own else self.command
 
 
-def spell(command: Sequence[str]) -> str:
+def as_typed(command: Sequence[str]) -> str:
     """As it is typed into a shell."""
     words = [word for word in command if word != "ARGS="]
     return " ".join(
@@ -138,16 +143,16 @@ def run(command: Sequence[str], log: Path | None = None, *, at_most_s: float) ->
     if _is_ending.is_set():
         raise KeyboardInterrupt
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
-    if code == STOOD_STILL:
+    if code == TIMED_OUT:
         lines.append(f"ended after {at_most_s:.0f} s, far more than it takes")
-    return Outcome(spell(command), code, time.monotonic() - began, tuple(lines))
+    return Outcome(as_typed(command), code, time.monotonic() - began, tuple(lines))
 
 
 def _wait(process: subprocess.Popen[bytes], at_most_s: float) -> int:
     try:
         return process.wait(at_most_s)
     except subprocess.TimeoutExpired:
-        return STOOD_STILL
+        return TIMED_OUT
     finally:
         _end(process)
         _running.discard(process)
@@ -167,7 +172,7 @@ def end_all() -> None:
         _end(process)
 
 
-def started(main: Callable[[], int]) -> NoReturn:
+def run_main(main: Callable[[], int]) -> NoReturn:
     """The main program of a tool; Ctrl-C and SIGTERM end it with all that it runs."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -191,12 +196,13 @@ def _git(*arguments: str) -> str:
 
 
 def commit_of_tree() -> tuple[str, bool]:
-    """Its commit, and whether the tree differs from it; without git the version stands for it."""
+    """Its commit, and whether the tree differs from it. Without git the version stands for the
+    commit, and nobody can tell: that counts as different."""
     commit = _git("rev-parse", "--short=12", "HEAD") if (ROOT / ".git").exists() else ""
     if not commit:
         from tandembus import __version__
 
-        return f"version-{__version__}", False
+        return f"version-{__version__}", True
     return commit, bool(_git("status", "--porcelain", "--", ".", f":!{PAGE}"))
 
 

@@ -4,8 +4,9 @@
 
 Those that measure nothing run side by side in LANES, the others alone after them. What has
 passed on this commit is not run again, so a run that was ended goes on where it was; on a tree
-with changes of its own nothing is remembered. The output of each is in build/long, the table
-on docs/long-run.md. `--table` runs nothing. The exit code is 1 unless every harness passed.
+with changes of its own nothing is remembered. Other counts than the full ones are refused. The
+output of each is in build/long, the table on docs/long-run.md. `--table` only prints the table.
+The exit code is 1 unless every harness passed.
 """
 
 from __future__ import annotations
@@ -13,29 +14,34 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from threading import Lock
 
 from tools.harnesses import (
     HARNESSES,
     PAGE,
     ROOT,
     Harness,
+    as_typed,
     chosen,
     commit_of_tree,
     end_all,
     run,
+    run_main,
     seed_of,
-    spell,
-    started,
 )
 
 AT_MOST_S = 3 * 3600.0
-_WORTHLESS = re.compile(r"^make(\[\d+\])?: ")
+_FROM_MAKE = re.compile(r"^make(\[\d+\])?: ")
+_VARIABLE = re.compile(r"^([A-Z]+)\s*\?=", re.MULTILINE)
+NO_COUNTS = {"PYTHON", "BENCH_PY", "WORKERS", "MINUTES", "LANES", "ARGS"}
+"""Variables of the Makefile that do not say how much a harness does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +56,7 @@ class Row:
     date: str
 
 
-class Book:
+class Results:
     """What has passed on a commit: a line of JSON each, in build/long."""
 
     def __init__(self, commit: str, *, is_kept: bool) -> None:
@@ -76,24 +82,46 @@ class Book:
 
 def figures_of(harness: Harness, lines: Sequence[str]) -> str:
     """The lines of its output that tell its result, in one."""
-    told = [line.strip(" =") for line in lines if not _WORTHLESS.match(line)]
+    told = [line.strip(" =") for line in lines if not _FROM_MAKE.match(line)]
     found = [line for line in told if harness.figures and re.search(harness.figures, line)]
     return "; ".join(found[-4:] or told[-1:])
 
 
+def other_counts(environment: Mapping[str, str]) -> list[str]:
+    """Counts that were given, on the command line of make or in the environment."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    counts = [name for name in _VARIABLE.findall(makefile) if name not in NO_COUNTS]
+    return [f"{name}={environment[name]}" for name in counts if name in environment]
+
+
+def verdict_of(code: int, lines: Sequence[str], *, has_tree_changed: bool) -> str:
+    """`passed`, or why it is not."""
+    if code:
+        return "FAILED"
+    if has_tree_changed:
+        return "the tree was changed meanwhile"
+    summary = lines[-1] if lines else ""
+    if not summary or (
+        re.search(r"\d+ skipped", summary) and not re.search(r"\d+ passed", summary)
+    ):
+        return "nothing was run"
+    return "passed"
+
+
 def run_one(harness: Harness, commit: str, folder: Path) -> Row:
+    before = commit_of_tree()
     seed = seed_of(commit, harness.target) if harness.takes_seed else None
     command = harness.command(seed)
-    print(f"  {time.strftime('%H:%M:%S')} {spell(command)}", flush=True)
+    print(f"  {time.strftime('%H:%M:%S')} {as_typed(command)}", flush=True)
     outcome = run(command, folder / f"{harness.target}.log", at_most_s=AT_MOST_S)
     figures = figures_of(harness, outcome.lines)
-    if outcome.code:
+    if outcome.code and outcome.repeat not in figures:
         figures = f"{figures}; repeat: {outcome.repeat}"
     row = Row(
         harness.target,
         outcome.command,
         round(outcome.seconds),
-        "FAILED" if outcome.code else "passed",
+        verdict_of(outcome.code, outcome.lines, has_tree_changed=commit_of_tree() != before),
         figures,
         datetime.datetime.now(datetime.UTC).date().isoformat(),
     )
@@ -155,26 +183,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--lanes", type=int, default=2, help="side by side (2)")
     parser.add_argument("--only", nargs="+", default=[], metavar="TARGET")
-    parser.add_argument("--table", action="store_true", help="print what there is")
+    parser.add_argument("--table", action="store_true", help="print this commit's; run nothing")
     options = parser.parse_args(arguments)
     harnesses = chosen(options.only, HARNESSES)
+    if given := other_counts(os.environ):
+        parser.error(f"a long run has the full counts, and {' '.join(given)} is given")
     commit, is_changed = commit_of_tree()
     name = f"{commit}-changed" if is_changed else commit
-    book = Book(name, is_kept=options.table or not is_changed)
-    open_ones = [each for each in harnesses if not book.has_passed(each.target)]
+    results = Results(name, is_kept=options.table or not is_changed)
+    open_ones = [each for each in harnesses if not results.has_passed(each.target)]
     if not options.table:
         print(
             f"long: commit {name}, {len(open_ones)} harnesses to run, "
             f"{len(harnesses) - len(open_ones)} have passed; output in "
-            f"{book.folder.relative_to(ROOT)}",
+            f"{results.folder.relative_to(ROOT)}",
             flush=True,
         )
-        run_all(open_ones, options.lanes, lambda each: book.add(run_one(each, commit, book.folder)))
-    text = table(name, HARNESSES, book.rows)
-    write_page(text)
+        write = Lock()
+
+        def one(harness: Harness) -> None:
+            row = run_one(harness, commit, results.folder)
+            with write:
+                results.add(row)
+                write_page(table(name, HARNESSES, results.rows))
+
+        run_all(open_ones, options.lanes, one)
+    text = table(name, HARNESSES, results.rows)
     print(text)
-    return 0 if all(book.has_passed(each.target) for each in harnesses) else 1
+    if not options.table:
+        write_page(text)
+    return 0 if all(results.has_passed(each.target) for each in harnesses) else 1
 
 
 if __name__ == "__main__":
-    started(main)
+    run_main(main)

@@ -1,12 +1,13 @@
 """The fast tests on every Python that is installed here: `make test-pythons`.
 
 Looks for each version that pyproject.toml names, as `python3.N` in PATH and among pyenv's. Each
-gets an environment of its own in .venv/pythons/, made again when pyproject.toml has changed. At the
+gets an environment of its own in build/pythons/, made again when pyproject.toml has changed. At the
 end it says which versions were tested and which are not installed.
 
-    python tools/pythons.py [--only 3.12] [arguments of pytest]
+    python tools/pythons.py [--only 3.12] [--workers 2] [arguments of pytest]
 
-Exit status: 0; 1 when a test failed or an environment could not be made.
+Exit status: 0; 1 when a test failed, an environment could not be made, a version that was asked for
+is not there, or none is.
 """
 
 from __future__ import annotations
@@ -77,19 +78,16 @@ def prepare(python: Path, folder: Path) -> bool:
     return True
 
 
-def run(version: str, arguments: Sequence[str]) -> str:
+def run(version: str, python: Path, workers: int, arguments: Sequence[str]) -> str:
     """What became of it, in a few words."""
-    python = find(version)
-    if python is None:
-        return "not installed here"
-    folder = ROOT / ".venv" / "pythons" / version
+    folder = ROOT / "build" / "pythons" / version
     if not prepare(python, folder):
         return "FAILED: its environment could not be made"
     print(f"Python {version} ({python}):", flush=True)
     began = time.monotonic()
-    command = [str(folder / "bin" / "python"), "-m", "pytest", "-n", "2", "-q", "-m", "not long"]
+    command = [str(folder / "bin" / "python"), "-m", "pytest", "-n", str(workers), "-q"]
     done = subprocess.run(
-        [*command, "--hypothesis-seed=0", *(arguments or TESTS)],
+        [*command, "-m", "not long", "--hypothesis-seed=0", *(arguments or TESTS)],
         cwd=ROOT,
         # Caches of one version are of no use to another, and two runs would write the same files.
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
@@ -102,13 +100,23 @@ def run(version: str, arguments: Sequence[str]) -> str:
 def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="The fast tests on every Python installed here.")
     parser.add_argument("--only", action="append", metavar="3.N", help="this version alone")
+    parser.add_argument("--workers", type=int, default=2, help="of pytest (2)")
     options, arguments = parser.parse_known_args(given)
     named = versions((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    results = {each: run(each, arguments) for each in options.only or named}
+    found = {each: find(each) for each in options.only or named}
+    results = {
+        version: run(version, python, options.workers, arguments)
+        for version, python in found.items()
+        if python is not None
+    }
+    missing = [version for version in found if version not in results]
     print()
     for version, result in results.items():
         print(f"Python {version:<6}{result}")
-    return int(any("FAILED" in result for result in results.values()))
+    is_failed = any("FAILED" in result for result in results.values())
+    tested = ", ".join(results) or "none"
+    print(f"tested on {tested}; not here, or without venv: {', '.join(missing) or 'none'}")
+    return int(is_failed or not results or bool(options.only and missing))
 
 
 if __name__ == "__main__":

@@ -68,6 +68,11 @@ def expand(wanted: str, known: dict[str, str]) -> list[str]:
     return ids
 
 
+def _is_skipped(decorators: Sequence[ast.expr]) -> bool:
+    """A test that never runs proves nothing."""
+    return any(ast.unparse(node).split("(")[0] == "pytest.mark.skip" for node in decorators)
+
+
 def proofs_in(source: str, path: str) -> Iterator[Proof]:
     """The marked tests of one file."""
     module = ast.parse(source, path)
@@ -87,8 +92,10 @@ def _proofs(
             ):
                 for requirement in dict.fromkeys(marks):
                     yield Proof(requirement, path, node.lineno, prefix + node.name)
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (
-            node.name.startswith("test")
+        elif (
+            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            and node.name.startswith("test")
+            and not _is_skipped(node.decorator_list)
         ):
             for requirement in dict.fromkeys([*inherited, *_marks(node.decorator_list)]):
                 yield Proof(requirement, path, node.lineno, prefix + node.name)
@@ -119,7 +126,7 @@ def _marks(decorators: Sequence[ast.expr]) -> list[str]:
 def collect(tests: Path) -> list[Proof]:
     """Every proof below `tests`."""
     found: list[Proof] = []
-    for path in sorted(tests.rglob("*.py")):
+    for path in sorted(tests.rglob("test_*.py")):
         found += proofs_in(
             path.read_text(encoding="utf-8"), path.relative_to(tests.parent).as_posix()
         )
@@ -146,8 +153,12 @@ def read_findings(text: str) -> dict[str, Finding]:
 
 def finding_tests_in(source: str, path: str) -> Iterator[Proof]:
     """The tests of one file that are named after a finding."""
-    for node in ast.walk(ast.parse(source, path)):
+    body = ast.parse(source, path).body
+    methods = [each for node in body if isinstance(node, ast.ClassDef) for each in node.body]
+    for node in (*body, *methods):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            if _is_skipped(node.decorator_list):
+                continue
             match = _FINDING_TEST.match(node.name)
             if match is not None:
                 yield Proof(match[1].upper(), path, node.lineno, node.name)
@@ -156,7 +167,7 @@ def finding_tests_in(source: str, path: str) -> Iterator[Proof]:
 def collect_finding_tests(tests: Path) -> list[Proof]:
     """Every test below `tests` that is named after a finding."""
     found: list[Proof] = []
-    for path in sorted(tests.rglob("*.py")):
+    for path in sorted(tests.rglob("test_*.py")):
         name = path.relative_to(tests.parent).as_posix()
         found += finding_tests_in(path.read_text(encoding="utf-8"), name)
     return found
@@ -174,7 +185,7 @@ def print_findings(known: dict[str, Finding], tests: Sequence[Proof]) -> None:
             print(f"{each:5}{state:7}{shown:58} {len(by_id[each]):3}  {_places(by_id[each])}")
     open_ids = [each for each in known if not by_id[each]]
     print(f"\n{len(known) - len(open_ids)} of {len(known)} have tests")
-    print(f"open: {' '.join(open_ids) or 'none'}")
+    print(f"without a test: {' '.join(open_ids) or 'none'}")
 
 
 def _places(tests: Sequence[Proof]) -> str:

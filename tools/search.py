@@ -21,15 +21,16 @@ from tools.harnesses import (
     chosen,
     commit_of_tree,
     run,
+    run_main,
     seed_of,
-    started,
 )
 
-SEARCHED = tuple(each for each in reversed(HARNESSES) if each.slice or each.options)
+SEARCHED = tuple(each for each in reversed(HARNESSES) if each.is_searched)
 """The one whose single slice is the longest comes first: the others share what it leaves."""
 AT_MOST_S = 600.0
 """Of one slice, which takes seconds: what takes this long stands still."""
 SHOWN_LINES = 40
+MOST_MINUTES = 100_000
 
 
 def search(harness: Harness, commit: str, share_s: float) -> tuple[int, Outcome | None]:
@@ -46,18 +47,25 @@ def search(harness: Harness, commit: str, share_s: float) -> tuple[int, Outcome 
     return number, None
 
 
+def _minutes(text: str) -> float:
+    minutes = float(text)
+    if not 0 <= minutes <= MOST_MINUTES:
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 0 to {MOST_MINUTES:,}")
+    return minutes
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="search", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--minutes", type=float, default=10.0, help="in all (10)")
+    parser.add_argument("--minutes", type=_minutes, default=10.0, help="in all (10)")
     parser.add_argument("--only", nargs="+", default=[], metavar="TARGET")
     parser.add_argument("--commit", help="whose seeds (of this tree)")
     options = parser.parse_args(arguments)
     harnesses = chosen(options.only, SEARCHED)
     commit, is_changed = commit_of_tree()
     commit = options.commit or commit
-    changed = ", and the tree has changes that are not in it" if is_changed else ""
+    changed = ", and the tree differs from it" if is_changed else ""
     print(f"search: {options.minutes:g} minutes, seeds of commit {commit}{changed}", flush=True)
     began = time.monotonic()
     slices = 0
@@ -88,4 +96,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    started(main)
+    run_main(main)

@@ -25,8 +25,12 @@ ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build"
 PAGES = BUILD / "docs"
 MERMAID = "mermaid@11"
-OUTSIDE = re.compile(r"\]\(\.\./(?!adr/)([^)#]+)(#[^)]*)?\)")
-"""Links out of docs/: to files of the repository that are no pages."""
+OUTSIDE = re.compile(r"\[([^]]*)\]\(\.\./(?!adr/)[^)]+\)")
+"""Links out of docs/, to files of the repository that are no pages: their text stays."""
+TOP = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+"""Pages beside the README."""
+NO_PAGE = re.compile(rf"\[([^]]*)\]\((?!https?:|[a-z-]+\.md|adr/|#|assets/|{'|'.join(TOP)})[^)]+\)")
+"""The same in those."""
 
 
 def commands(tree: argparse.ArgumentParser, depth: int = 2) -> Iterator[str]:
@@ -62,14 +66,13 @@ def gather() -> None:
     (PAGES / "assets").mkdir(exist_ok=True)
     icon = ROOT / "src" / "tandembus" / "admin" / "console" / "assets" / "icon.svg"
     shutil.copy(icon, PAGES / "assets")
-    for name in ("README.md", "CHANGELOG.md"):
+    for name in ("README.md", *TOP):
         text = (ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](")
-        text = re.sub(r"\]\((?!https?:|[a-z-]+\.md|adr/|#|assets/)([^)]+)\)", r"]", text)
         target = "index.md" if name == "README.md" else name
-        (PAGES / target).write_text(text, encoding="utf-8")
+        (PAGES / target).write_text(NO_PAGE.sub(r"\1", text), encoding="utf-8")
     for page in PAGES.rglob("*.md"):
         text = page.read_text(encoding="utf-8")
-        page.write_text(OUTSIDE.sub("]", text), encoding="utf-8")
+        page.write_text(OUTSIDE.sub(r"\1", text), encoding="utf-8")
     (PAGES / "reference").mkdir()
     text = "# Commands\n\nWritten from the code: what `--help` says.\n\n" + "\n".join(
         commands(parser())

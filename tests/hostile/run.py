@@ -1,6 +1,6 @@
 """Hostile clients (RELIABILITY.md §3.1), each beside a client that behaves.
 
-`python -m tests.hostile.run [--only H3] [--seconds 20]`: for each scenario a broker of its own, a
+`python -m tests.hostile.run [--only H3] [--seconds 60]`: for each scenario a broker of its own, a
 while of calm, the attack, and a look at what is left. The broker has stood it if the calm client's
 99th percentile stayed under twice what it was just before, and what it is meanwhile at a *twin*,
 a broker on the same machine that nobody attacks (both counted as 5 ms at least: below that it is
@@ -23,6 +23,7 @@ from pathlib import Path
 
 from tandembus.testing import BrokerProcess
 from tests.interop import certificates
+from tests.repeat import repeat
 
 from .attack import load
 from .calm import QUEUE, Calm
@@ -209,18 +210,13 @@ def be_first() -> None:
         Path("/proc/self/autogroup").write_text("-15", encoding="ascii")
 
 
-def repeating(scenario: str, seconds: float, calm_s: float) -> str:
-    """The command that runs this scenario again, and no other."""
-    calm = "" if calm_s == CALM_S else f" --calm {calm_s:g}"
-    return f'repeat: make hostile ARGS="--only {scenario} --seconds {seconds:g}{calm}"'
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--only", default="", help="scenarios whose name begins with this")
-    parser.add_argument("--seconds", type=float, default=20, help="of each attack")
+    parser.add_argument("--seconds", type=float, default=60, help="of each attack")
     parser.add_argument("--calm", type=float, default=CALM_S, help="seconds of the baseline")
     options = parser.parse_args()
+    lengths = ["--seconds", f"{options.seconds:g}", "--calm", f"{options.calm:g}"]
     be_first()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the broker goes, too
     names = [name for name in load() if name.startswith(options.only)]
@@ -256,7 +252,7 @@ def main() -> int:
         f"(allowed: {RATIO:g}, counted from {FLOOR_MS:g} ms)."
     )
     for name in failed:
-        print(repeating(name, options.seconds, options.calm))
+        repeat("hostile", "--only", name, *lengths)
     return 1 if failed else 0
 
 

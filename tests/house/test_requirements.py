@@ -49,11 +49,21 @@ class TestB:
 
 @pytest.mark.req("P1")
 class TestMachine(Machine.TestCase): ...
+
+@pytest.mark.skip("one day")
+@pytest.mark.req("P1")
+def test_d(): ...
+
+@pytest.mark.req("P1")
+def outer():
+    @pytest.mark.req("P1")
+    def test_e(): ...
 """
 
 
 def test_marks_are_found_without_running() -> None:
-    """On functions, classes, modules and Hypothesis's machines; each id counts once a test."""
+    """On functions, classes, modules and Hypothesis's machines; each id counts once a test. What
+    pytest does not run, proves nothing."""
     found = [(proof.requirement, proof.test) for proof in proofs_in(SOURCE, "x.py")]
     assert found == [
         ("S1", "test_a"),
@@ -124,6 +134,7 @@ def test_tests_of_findings_are_found_by_name() -> None:
     source = (
         "def test_fk1_a(): ...\ndef test_fx24(): ...\ndef test_first_b(): ...\n"
         "class TestX:\n    async def test_fl2_c(self): ...\ndef test_f1_d(): ...\n"
+        "@pytest.mark.skip\ndef test_fk2_e(): ...\ndef helper():\n    def test_fk3_f(): ...\n"
     )
     found = [(each.requirement, each.test) for each in finding_tests_in(source, "x.py")]
     assert found == [("FK1", "test_fk1_a"), ("FX24", "test_fx24"), ("FL2", "test_fl2_c")]

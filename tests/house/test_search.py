@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tools import harnesses, long, search
-from tools.harnesses import HARNESSES, Harness, Outcome, run, seed_of, spell
+from tools import harnesses, long, pythons, search
+from tools.harnesses import HARNESSES, Harness, Outcome, as_typed, run, seed_of
 
 ROOT = Path(__file__).resolve().parents[2]
 NOT_COPIED = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "node_modules", "*.md")
@@ -112,7 +112,7 @@ def test_what_stands_still_is_ended_with_all_its_processes(tmp_path: Path) -> No
     """A slice that never ends is a failure, and leaves nothing behind."""
     pid = tmp_path / "pid"
     outcome = run(["sh", "-c", f"sleep 1000 & echo $! > {pid}; wait"], at_most_s=1)
-    assert outcome.code == harnesses.STOOD_STILL
+    assert outcome.code == harnesses.TIMED_OUT
     assert "far more than it takes" in outcome.lines[-1]
     until = time.monotonic() + 30
     while Path(f"/proc/{pid.read_text().strip()}/cmdline").exists() and time.monotonic() < until:
@@ -126,9 +126,9 @@ def test_what_stands_still_is_ended_with_all_its_processes(tmp_path: Path) -> No
 def test_the_harness_knows_best_how_to_repeat_it() -> None:
     """Its own line is taken; where it has none, the command of the slice."""
     harness = Harness("model", ("RUNS=60",), "--quick", takes_seed=True)
-    command = spell(harness.command(7, is_slice=True))
+    command = as_typed(harness.command(7, is_slice=True))
     assert command == 'make model RUNS=60 ARGS="--quick --seed 7"'
-    assert spell(harness.command(None)) == "make model"
+    assert as_typed(harness.command(None)) == "make model"
     assert Outcome(command, 1, 0.0, ("wrong",)).repeat == command
     own = 'make model RUNS=1 ARGS="--seed 9"'
     assert Outcome(command, 1, 0.0, (f"repeat: {own}", "make: *** Error 1")).repeat == own
@@ -154,14 +154,14 @@ def test_unknown_harnesses_are_refused() -> None:
 def test_a_long_run_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What has passed on the commit is not run again; a tree with changes has no past."""
     monkeypatch.setattr(long, "ROOT", tmp_path)
-    book = long.Book("1a2b", is_kept=True)
+    book = long.Results("1a2b", is_kept=True)
     book.add(long.Row("model", "make model", 3, "passed", "all the same", "2026-11-18"))
     book.add(long.Row("kill", "make kill", 3, "FAILED", "1 lost", "2026-11-18"))
-    again = long.Book("1a2b", is_kept=True)
+    again = long.Results("1a2b", is_kept=True)
     assert again.has_passed("model")
     assert not again.has_passed("kill")
-    assert not long.Book("1a2c", is_kept=True).rows
-    assert not long.Book("1a2b", is_kept=False).rows
+    assert not long.Results("1a2c", is_kept=True).rows
+    assert not long.Results("1a2b", is_kept=False).rows
 
 
 def test_the_table_says_what_was_not_run() -> None:
@@ -177,3 +177,69 @@ def test_figures_are_the_lines_that_tell_the_result() -> None:
     lines = ["5 images: 0 bad", "canary: 3 of 3", "make: Leaving directory"]
     assert long.figures_of(Harness("x", figures="bad"), lines) == "5 images: 0 bad"
     assert long.figures_of(Harness("x"), lines) == "canary: 3 of 3"
+
+
+def test_a_long_run_has_the_full_counts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run that was made shorter would read like one that was not."""
+    full = {"LANES": "2", "ARGS": "", "MINUTES": "1", "PATH": "/bin"}
+    assert long.other_counts(full) == []
+    assert long.other_counts({**full, "RUNS": "10", "IMAGES": "1"}) == ["RUNS=10", "IMAGES=1"]
+    monkeypatch.setenv("CYCLES", "1")
+    with pytest.raises(SystemExit) as refused:
+        long.main(["--table"])
+    assert refused.value.code == 2
+    assert "CYCLES=1 is given" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("code", "last", "has_tree_changed", "verdict"),
+    [
+        (0, "20,000 runs, no divergence", False, "passed"),
+        (0, "3 passed, 1 skipped in 5 s", False, "passed"),
+        (1, "3 passed in 5 s", False, "FAILED"),
+        (0, "3 passed in 5 s", True, "the tree was changed meanwhile"),
+        (0, "4 skipped in 5 s", False, "nothing was run"),
+        (0, "", False, "nothing was run"),
+    ],
+)
+def test_only_what_ran_has_passed(
+    code: int, last: str, has_tree_changed: bool, verdict: str
+) -> None:
+    lines = [last] if last else []
+    assert long.verdict_of(code, lines, has_tree_changed=has_tree_changed) == verdict
+
+
+def test_without_git_nothing_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows whether such a tree is the one of the last run."""
+    monkeypatch.setattr(harnesses, "ROOT", tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    commit, is_changed = harnesses.commit_of_tree()
+    assert commit.startswith("version-")
+    assert is_changed
+
+
+@pytest.mark.parametrize("minutes", ["-1", "inf", "nan", "ten", "1e9"])
+def test_minutes_that_cannot_be_are_refused(
+    minutes: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        search.main([f"--minutes={minutes}"])
+    assert "--minutes" in capsys.readouterr().err
+
+
+def test_a_python_that_is_not_here_is_no_pass(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither the one that was asked for nor none at all."""
+    monkeypatch.setattr(
+        pythons, "find", lambda version: Path("python") if version == "3.11" else None
+    )
+    monkeypatch.setattr(pythons, "run", lambda *_: "passed (1 s)")
+    assert pythons.main([]) == 0
+    assert "tested on 3.11; not here, or without venv: 3.12" in capsys.readouterr().out
+    assert pythons.main(["--only", "3.12"]) == 1
+    monkeypatch.setattr(pythons, "find", lambda _: None)
+    assert pythons.main([]) == 1
+    assert "tested on none" in capsys.readouterr().out
