@@ -1,4 +1,4 @@
-"""A short tour of the heart in a terminal: `make demo`.
+"""The broker without a network, step by step in a terminal: `make tour`.
 
 Send, lock, abandon to the dead-letter queue, schedule, then kill -9 a loaded process and recover
 what it had acknowledged. Everything is real: the engine, the log on disk, the killed process. Each
