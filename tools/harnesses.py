@@ -23,7 +23,8 @@ from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = "docs/long-run.md"
-"""The table of the last `make long`; it is written after the commit that it is about."""
+"""The table of the last `make long`; it is written after the commit that it is about, so that a
+commit of it alone is the same tree."""
 REPEAT = "repeat: "
 """With this a harness begins the line that has the command for what failed."""
 TIMED_OUT = 124
@@ -196,14 +197,17 @@ def _git(*arguments: str) -> str:
 
 
 def commit_of_tree() -> tuple[str, bool]:
-    """Its commit, and whether the tree differs from it. Without git the version stands for the
-    commit, and nobody can tell: that counts as different."""
-    commit = _git("rev-parse", "--short=12", "HEAD") if (ROOT / ".git").exists() else ""
+    """Its commit (the last that changed more than the page), and whether the tree differs from it.
+    Without git the version stands for the commit, and nobody can tell: that counts as different."""
+    but_the_page = ("--", ".", f":!{PAGE}")
+    commit = ""
+    if (ROOT / ".git").exists():
+        commit = _git("log", "-1", "--format=%h", "--abbrev=12", *but_the_page)
     if not commit:
         from tandembus import __version__
 
         return f"version-{__version__}", True
-    return commit, bool(_git("status", "--porcelain", "--", ".", f":!{PAGE}"))
+    return commit, bool(_git("status", "--porcelain", *but_the_page))
 
 
 def chosen(targets: Sequence[str], among: Sequence[Harness]) -> list[Harness]:

@@ -1,25 +1,24 @@
 """`make long`: every long harness with its full count, and one table of what became of them.
 
-    python -m tools.long [--lanes 2] [--only model kill] [--table]
+    python -m tools.long [--lanes 2] [--only model kill]
 
-Those that measure nothing run side by side in LANES, the others alone after them. What has
-passed on this commit is not run again, so a run that was ended goes on where it was; on a tree
-with changes of its own nothing is remembered. Other counts than the full ones are refused. The
-output of each is in build/long, the table on docs/long-run.md. `--table` only prints the table.
-The exit code is 1 unless every harness passed.
+Those that measure nothing run side by side in LANES, the others alone after them. The table is
+docs/long-run.md, the output of each is in build/long. What has passed on this commit by that page
+is not run again, so a run that was ended goes on where it was, also on another machine when the
+page was committed; on a tree with changes of its own nothing is remembered. Other counts than the
+full ones are refused. The exit code is 1 unless every harness passed.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
@@ -39,6 +38,7 @@ from tools.harnesses import (
 
 AT_MOST_S = 3 * 3600.0
 _FROM_MAKE = re.compile(r"^make(\[\d+\])?: ")
+_ROW = re.compile(r"^\| `(make ([a-z-]+)[^`]*)` \| (\S+) \| ([\d,]+) \| (.*?) \| (.*) \|$", re.M)
 _VARIABLE = re.compile(r"^([A-Z]+)\s*\?=", re.MULTILINE)
 NO_COUNTS = {"PYTHON", "BENCH_PY", "WORKERS", "MINUTES", "LANES", "ARGS"}
 """Variables of the Makefile that do not say how much a harness does."""
@@ -50,31 +50,40 @@ class Row:
 
     target: str
     command: str
+    date: str
     seconds: int
     verdict: str
     figures: str
-    date: str
 
 
 class Results:
-    """What has passed on a commit: a line of JSON each, in build/long."""
+    """What has become of the harnesses on a commit; the page is where it is kept."""
 
     def __init__(self, commit: str, *, is_kept: bool) -> None:
-        self.folder = ROOT / "build" / "long" / commit
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._file = self.folder / "rows.jsonl"
+        self.commit = commit
         self.rows: dict[str, Row] = {}
-        if is_kept and self._file.exists():
-            for line in self._file.read_text(encoding="utf-8").splitlines():
-                row = Row(**json.loads(line))
-                self.rows[row.target] = row
-        elif not is_kept:
-            self._file.unlink(missing_ok=True)
+        page = ROOT / PAGE
+        text = page.read_text(encoding="utf-8") if is_kept and page.exists() else ""
+        if f" passed on commit {commit}, " in text:
+            for command, target, date, seconds, verdict, figures in _ROW.findall(text):
+                self.rows[target] = Row(
+                    target,
+                    command,
+                    date,
+                    int(seconds.replace(",", "")),
+                    verdict,
+                    figures.replace("\\|", "|"),
+                )
 
     def add(self, row: Row) -> None:
         self.rows[row.target] = row
-        with self._file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(row)) + "\n")
+        (ROOT / PAGE).write_text(
+            "# The last long run\n\n"
+            "`make long` writes this page: every long harness with its full count, with seeds\n"
+            "that come from the commit. [promises.md](promises.md) says what each is for.\n\n"
+            f"{table(self.commit, HARNESSES, self.rows)}\n",
+            encoding="utf-8",
+        )
 
     def has_passed(self, target: str) -> bool:
         return target in self.rows and self.rows[target].verdict == "passed"
@@ -120,10 +129,10 @@ def run_one(harness: Harness, commit: str, folder: Path) -> Row:
     row = Row(
         harness.target,
         outcome.command,
+        datetime.datetime.now(datetime.UTC).date().isoformat(),
         round(outcome.seconds),
         verdict_of(outcome.code, outcome.lines, has_tree_changed=commit_of_tree() != before),
         figures,
-        datetime.datetime.now(datetime.UTC).date().isoformat(),
     )
     print(f"  {row.target}: {row.verdict}, {row.seconds} s: {row.figures}", flush=True)
     return row
@@ -151,16 +160,6 @@ def table(commit: str, harnesses: Sequence[Harness], rows: dict[str, Row]) -> st
     return "\n".join(lines)
 
 
-def write_page(text: str) -> None:
-    (ROOT / PAGE).write_text(
-        "# The last long run\n\n"
-        "`make long` writes this page: every long harness with its full count, with seeds that\n"
-        "come from the commit. [promises.md](promises.md) says what each of them is for.\n\n"
-        f"{text}\n",
-        encoding="utf-8",
-    )
-
-
 def run_all(harnesses: Sequence[Harness], lanes: int, one: Callable[[Harness], None]) -> None:
     """Those that may run side by side first, then the others."""
     pool = ThreadPoolExecutor(lanes)
@@ -183,35 +182,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--lanes", type=int, default=2, help="side by side (2)")
     parser.add_argument("--only", nargs="+", default=[], metavar="TARGET")
-    parser.add_argument("--table", action="store_true", help="print this commit's; run nothing")
     options = parser.parse_args(arguments)
     harnesses = chosen(options.only, HARNESSES)
     if given := other_counts(os.environ):
         parser.error(f"a long run has the full counts, and {' '.join(given)} is given")
     commit, is_changed = commit_of_tree()
     name = f"{commit}-changed" if is_changed else commit
-    results = Results(name, is_kept=options.table or not is_changed)
+    results = Results(name, is_kept=not is_changed)
     open_ones = [each for each in harnesses if not results.has_passed(each.target)]
-    if not options.table:
-        print(
-            f"long: commit {name}, {len(open_ones)} harnesses to run, "
-            f"{len(harnesses) - len(open_ones)} have passed; output in "
-            f"{results.folder.relative_to(ROOT)}",
-            flush=True,
-        )
-        write = Lock()
+    folder = ROOT / "build" / "long" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    print(
+        f"long: commit {name}, {len(open_ones)} harnesses to run, "
+        f"{len(harnesses) - len(open_ones)} have passed; output in {folder.relative_to(ROOT)}",
+        flush=True,
+    )
+    write = Lock()
 
-        def one(harness: Harness) -> None:
-            row = run_one(harness, commit, results.folder)
-            with write:
-                results.add(row)
-                write_page(table(name, HARNESSES, results.rows))
+    def one(harness: Harness) -> None:
+        row = run_one(harness, commit, folder)
+        with write:
+            results.add(row)
 
-        run_all(open_ones, options.lanes, one)
-    text = table(name, HARNESSES, results.rows)
-    print(text)
-    if not options.table:
-        write_page(text)
+    run_all(open_ones, options.lanes, one)
+    print(table(name, HARNESSES, results.rows))
     return 0 if all(results.has_passed(each.target) for each in harnesses) else 1
 
 

@@ -152,21 +152,48 @@ def test_unknown_harnesses_are_refused() -> None:
 
 
 def test_a_long_run_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has passed on the commit is not run again; a tree with changes has no past."""
+    """What has passed on the commit by its page is not run again; changes have no past."""
+    (tmp_path / "docs").mkdir()
     monkeypatch.setattr(long, "ROOT", tmp_path)
     book = long.Results("1a2b", is_kept=True)
-    book.add(long.Row("model", "make model", 3, "passed", "all the same", "2026-11-18"))
-    book.add(long.Row("kill", "make kill", 3, "FAILED", "1 lost", "2026-11-18"))
+    command = 'make model ARGS="--seed 1"'
+    book.add(long.Row("model", command, "2026-11-18", 1_300, "passed", "1 | 2, all the same"))
+    book.add(long.Row("kill", "make kill", "2026-11-18", 3, "FAILED", "1 lost"))
     again = long.Results("1a2b", is_kept=True)
+    assert again.rows == book.rows
     assert again.has_passed("model")
     assert not again.has_passed("kill")
-    assert not long.Results("1a2c", is_kept=True).rows
+    assert not again.has_passed("sql")
+    assert not long.Results("1a2", is_kept=True).rows
     assert not long.Results("1a2b", is_kept=False).rows
+
+
+def test_a_commit_of_the_page_alone_is_the_same_tree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else committing what has passed would forget it."""
+
+    def commit(path: str) -> tuple[str, bool]:
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(str(time.monotonic_ns()))
+        changed = harnesses.commit_of_tree()
+        name = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        for each in (["add", "."], [*name, "commit", "-qm", path]):
+            subprocess.run(["git", *each], cwd=tmp_path, check=True)
+        assert changed[1] == (path != harnesses.PAGE)
+        return harnesses.commit_of_tree()
+
+    monkeypatch.setattr(harnesses, "ROOT", tmp_path)
+    subprocess.run(["git", "init", "-q", "."], cwd=tmp_path, check=True)
+    first = commit("product.py")
+    assert not first[1]
+    assert commit(harnesses.PAGE) == first
+    assert commit("product.py") not in (first, (first[0], True))
 
 
 def test_the_table_says_what_was_not_run() -> None:
     """Silence would read as a pass."""
-    row = long.Row("kill", "make kill", 61, "FAILED", "1 lost | 2 gaps", "2026-11-18")
+    row = long.Row("kill", "make kill", "2026-11-18", 61, "FAILED", "1 lost | 2 gaps")
     text = long.table("1a2b", [Harness("model"), Harness("kill")], {"kill": row})
     assert "| `make model` | | | not run | |" in text
     assert "| `make kill` | 2026-11-18 | 61 | FAILED | 1 lost \\| 2 gaps |" in text
@@ -188,7 +215,7 @@ def test_a_long_run_has_the_full_counts(
     assert long.other_counts({**full, "RUNS": "10", "IMAGES": "1"}) == ["RUNS=10", "IMAGES=1"]
     monkeypatch.setenv("CYCLES", "1")
     with pytest.raises(SystemExit) as refused:
-        long.main(["--table"])
+        long.main([])
     assert refused.value.code == 2
     assert "CYCLES=1 is given" in capsys.readouterr().err
 
