@@ -502,10 +502,11 @@ class Namespace:
                 sessions |= admission.new_sessions(queue, each.messages)
             else:
                 queue = self._registry.holder(each.path)
-                lifecycle.check_settle(queue, each.tokens, each.disposition, now)
+                # First, since it is wrong whatever has become of the locks meanwhile.
                 if not tokens.isdisjoint(each.tokens):
                     raise NotAllowedError("A message was settled twice in one transaction.")
                 tokens.update(each.tokens)
+                lifecycle.check_settle(queue, each.tokens, each.disposition, now)
         admission.check_session_room(self._book, sum(sessions.values()))
         for each in commands:
             queue = self._registry.find(each.path)

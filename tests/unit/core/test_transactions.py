@@ -122,6 +122,19 @@ def test_settled_twice_within(world: World) -> None:
     assert states(world.browse("q")) == [State.LOCKED]
 
 
+@pytest.mark.req("T17", "T11")
+def test_settled_twice_and_a_lock_lost(world: World) -> None:
+    """Of two reasons to refuse it, the one that no retry mends is told (seed 284085540)."""
+    world.queue("q")
+    world.send("q", "a", "b")
+    first, second = world.receive("q", 2)
+    transaction = world.do(Declare())
+    world.do(settling("q", Disposition.DEFER, first, transaction=transaction))
+    world.do(settling("q", Disposition.COMPLETE, first, second, transaction=transaction))
+    world.do(settling("q", Disposition.COMPLETE, second))
+    world.refused(NotAllowedError, Discharge(transaction))
+
+
 @pytest.mark.req("T17")
 def test_two_minutes(busy: World) -> None:
     """Then it is over, as if rolled back, and can be neither added to nor discharged."""
