@@ -19,6 +19,9 @@ RUNS    ?= 20000
 STEPS   ?= 100
 SEEDS   ?= 5000
 HOURS   ?= 1
+OUTAGE_HOURS ?= 24
+OUTAGE_SEEDS ?= 4
+ATTACK_S ?= 60
 IMAGES  ?= 100000
 FLIPS   ?= 2000
 CYCLES  ?= 500
@@ -44,7 +47,7 @@ ARGS    ?=
 
 export PYTHONPATH := $(CURDIR)
 .DEFAULT_GOAL := help
-.PHONY: test-pythons search long test-long test-postgres bench-postgres test-spark docs test-browser bench-console bench bench-testing help demo tour test properties check format requirements model simulate powercut kill bench-core bench-client bench-overlap sql fuzz hostile connections timing sdk-suite sdk-samples test-js test-interop clean outage outage-hours bench-pairing preemption simulate-agrees autoscale bench-priority-peers priority-order starvation bench-priority bench-spark spark-exactness bench-journal audit-faults test-docs bench-start test-cluster bench-report bench-spark-syphon
+.PHONY: $(shell awk -F ':.*## ' '/^[a-z-]+:.*## / { print $$1 }' $(firstword $(MAKEFILE_LIST)))
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -60,7 +63,7 @@ test: check $(CHROMIUM) ## All that CI runs: the checks, every test but the long
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -q -m "not long" --hypothesis-seed=0 $(ARGS)
 	$(PY) -m tools.search --minutes $(MINUTES)
 
-search: $(READY) ## MINUTES of the harnesses that a seed determines, with the seeds of this commit
+search: $(READY) ## MINUTES of slices of nine harnesses, with seeds derived from the commit
 	$(PY) -m tools.search --minutes $(MINUTES) $(ARGS)
 
 long: $(READY) $(CHROMIUM) ## Every long harness with its full count, LANES side by side, and one table: 3 hours; goes on where it was ended
@@ -70,7 +73,7 @@ test-long: $(READY) ## The tests that are too long for `test` and belong to no o
 	$(BIN)/pytest -q -m long --ignore tests/spark --ignore tests/browser \
 		--ignore tests/house/test_pages.py --ignore tests/crash/test_failover.py $(ARGS)
 
-properties: $(READY) ## The property tests with a new random seed each time (`make test` has the same one always)
+properties: $(READY) ## The property tests, with a seed that hypothesis draws (ARGS=--hypothesis-seed=N); `make test` has seed 0
 	$(BIN)/pytest -n $(WORKERS) -q -m "hypothesis and not long" $(ARGS)
 
 test-pythons: $(READY) ## The fast tests on each Python that is installed, 3.11 to 3.14 (ARGS="--only 3.12")
@@ -130,8 +133,8 @@ sql: $(READY) ## SQL filters against a reference evaluator (CASES), and their wo
 fuzz: $(READY) ## Hostile bytes: FRAMES on the decoder, LIVE on connections, HTTP, names, canaries
 	$(PY) -m tests.fuzz.run --frames $(FRAMES) --live $(LIVE) --workers $(WORKERS) $(ARGS)
 
-hostile: $(READY) ## Hostile clients beside one that behaves: its p99, and the broker's memory; 35 minutes
-	$(PY) -m tests.hostile.run $(ARGS)
+hostile: $(READY) ## Hostile clients beside one that behaves: its p99, and the broker's memory, ATTACK_S for each attack; 35 minutes
+	$(PY) -m tests.hostile.run --seconds $(ATTACK_S) $(ARGS)
 
 connections: $(READY) ## 5,000 idle connections, then 1,000 inside TLS: memory and CPU
 	$(PY) -m tests.hostile.connections $(ARGS)
@@ -142,8 +145,8 @@ timing: $(READY) ## Whether the time of a refusal tells anything about a key: TR
 outage: $(READY) ## A pair of servers through OUTAGES outages, the syphon killed KILLS times
 	$(PY) -m tests.pairing.outage --count $(OUTAGES) --kills $(KILLS) $(ARGS)
 
-outage-hours: $(READY) ## Random outages of a pair, 4 seeds of 24 hours each, in virtual time (ARGS="--hours 6 --seeds 1")
-	$(PY) -m tests.pairing.hours $(ARGS)
+outage-hours: $(READY) ## Random outages of a pair, in virtual time: OUTAGE_SEEDS × OUTAGE_HOURS
+	$(PY) -m tests.pairing.hours --hours $(OUTAGE_HOURS) --seeds $(OUTAGE_SEEDS) $(ARGS)
 
 bench-pairing: $(READY) ## What a pair costs while healthy, its return, its drain
 	$(PY) -m bench.pairing $(ARGS)

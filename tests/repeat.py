@@ -1,7 +1,7 @@
-"""The last line of a harness that found something: the command that finds it again.
+"""The command that repeats a failure, which a harness prints as its last line.
 
-A harness that `make search` runs takes `--seed N`, the first seed of its run. What fails has a seed
-of its own, so that the command runs the failing part alone.
+A harness with a seed takes `--seed N`, the first one of its run. Where what failed has a seed of
+its own, the command runs that part alone.
 """
 
 from __future__ import annotations

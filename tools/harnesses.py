@@ -1,8 +1,8 @@
 """The long harnesses: which there are, and how one is run.
 
-`make search` takes slices of those that a seed determines, `make long` runs each with its full
-count; the full counts are the Makefile's. Every seed comes from the commit: the same commit
-searches the same places on every machine, the next one searches others.
+`make search` takes slices of those that have one, `make long` runs each with its full count; the
+full counts are the Makefile's. A harness that takes a seed gets one that `seed_of` derives from the
+commit: the same commit searches the same places on every machine, the next one searches others.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Final, NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = "docs/long-run.md"
-"""The table of the last `make long`; it is written after the commit that it is about, so that a
-commit of it alone is the same tree."""
+"""The table of the last `make long`. It is written after the run, so a commit that changes only
+this page counts as the same tree."""
 REPEAT = "repeat: "
-"""With this a harness begins the line that has the command for what failed."""
+"""Begins the line with which a harness names the command that repeats its failure."""
 TIMED_OUT = 124
 """The exit code of a command that took too long, as that of timeout(1)."""
 
@@ -37,52 +37,57 @@ class Harness:
 
     target: str
     slice: tuple[str, ...] = ()
-    """Variables of make for some seconds of it."""
+    """Make variables for a slice of some seconds."""
     options: str = ""
-    """Further options for such a slice."""
-    takes_seed: bool = False
+    """Further options for a slice."""
+    slice_s: float = 0.0
+    """How long a slice takes, about."""
+    seed_option: str | None = None
+    """How it is given its first seed; None: it takes none."""
     is_alone: bool = False
     """It measures time or memory: nothing else may run beside it."""
     figures: str = ""
-    """What the lines of its output that tell its result have in common; else it is the last."""
+    """A regular expression for the output lines that go into the table; by default the last."""
 
     @property
     def is_searched(self) -> bool:
-        """`make search` runs slices of it: a seed determines all that it does."""
-        return bool(self.slice or self.options)
+        """Whether `make search` runs slices of it."""
+        return bool(self.slice)
 
     def command(self, seed: int | None, *, is_slice: bool = False) -> list[str]:
         """As a person would type it, but for the quotes."""
         options = self.options if is_slice else ""
-        if seed is not None:
-            options = f"{options} --seed {seed}".strip()
+        if seed is not None and self.seed_option is not None:
+            options = f"{options} {self.seed_option}{seed}".strip()
         return ["make", self.target, *(self.slice if is_slice else ()), f"ARGS={options}"]
 
 
+SEED: Final = "--seed "
+
 # In the order of `make long`: what is most likely to find something first.
 HARNESSES = (
-    Harness("model", ("RUNS=60", "STEPS=100"), takes_seed=True),
-    Harness("powercut", ("IMAGES=600", "FLIPS=60"), "--no-canary", True, figures=r"\d+ bad|silent"),
-    Harness("simulate", ("SEEDS=12", "HOURS=1"), takes_seed=True),
-    Harness("kill", ("CYCLES=6",), "--no-canary", True, figures=r"\d+ kills:"),
-    Harness("priority-order", ("ORDERS=500",), takes_seed=True),
-    Harness("sql", ("CASES=10000",), takes_seed=True, figures="disagreements"),
-    Harness("fuzz", ("FRAMES=50000",), "--target decoder --no-canary", True),
-    Harness("outage-hours", (), "--hours 6 --seeds 1", True),
+    Harness("model", ("RUNS=60", "STEPS=100"), "", 6, SEED),
     Harness(
-        "audit-faults", ("HONEST=1", "FAULTS=100"), takes_seed=True, figures="honest:|planted:"
+        "powercut", ("IMAGES=600", "FLIPS=60"), "--no-canary", 16, SEED, figures=r"\d+ bad|silent"
     ),
-    Harness("properties"),
+    Harness("simulate", ("SEEDS=12", "HOURS=1"), "", 17, SEED),
+    Harness("kill", ("CYCLES=6",), "--no-canary", 18, SEED, figures=r"\d+ kills:"),
+    Harness("priority-order", ("ORDERS=500",), "", 8, SEED),
+    Harness("sql", ("CASES=10000",), "", 9, SEED, figures="disagreements"),
+    Harness("fuzz", ("FRAMES=50000",), "--target decoder --no-canary", 7, SEED),
+    Harness("outage-hours", ("OUTAGE_HOURS=6", "OUTAGE_SEEDS=1"), "", 20, SEED),
+    Harness("audit-faults", ("HONEST=1", "FAULTS=100"), "", 40, SEED, figures="honest:|planted:"),
+    Harness("properties", seed_option="--hypothesis-seed="),
     Harness("test-long"),
-    Harness("outage", takes_seed=True),
+    Harness("outage", seed_option=SEED),
     Harness("starvation"),
     Harness("preemption", is_alone=True),
-    Harness("simulate-agrees", takes_seed=True, is_alone=True),
+    Harness("simulate-agrees", seed_option=SEED, is_alone=True),
     Harness("autoscale", is_alone=True),
     Harness("hostile", is_alone=True),
     Harness("connections", is_alone=True),
     Harness("timing", is_alone=True),
-    Harness("spark-exactness", takes_seed=True),
+    Harness("spark-exactness", seed_option=SEED),
     Harness("test-spark"),
     Harness("test-postgres"),
     Harness("test-browser"),
@@ -197,8 +202,8 @@ def _git(*arguments: str) -> str:
 
 
 def commit_of_tree() -> tuple[str, bool]:
-    """Its commit (the last that changed more than the page), and whether the tree differs from it.
-    Without git the version stands for the commit, and nobody can tell: that counts as different."""
+    """The last commit that changed more than the page, and whether the working tree differs from
+    it. Without git: the version, and True."""
     but_the_page = ("--", ".", f":!{PAGE}")
     commit = ""
     if (ROOT / ".git").exists():

@@ -2,11 +2,12 @@
 
     python -m tools.long [--lanes 2] [--only model kill]
 
-Those that measure nothing run side by side in LANES, the others alone after them. The table is
+Harnesses that measure nothing run LANES at a time; the others run alone after them. The table is
 docs/long-run.md, the output of each is in build/long. What has passed on this commit by that page
 is not run again, so a run that was ended goes on where it was, also on another machine when the
-page was committed; on a tree with changes of its own nothing is remembered. Other counts than the
-full ones are refused. The exit code is 1 unless every harness passed.
+page was committed. On a tree with uncommitted changes nothing is remembered, and the table goes to
+build/long instead. Other counts than the full ones are refused. The exit code is 1 unless all that
+was asked for has passed.
 """
 
 from __future__ import annotations
@@ -37,9 +38,10 @@ from tools.harnesses import (
 )
 
 AT_MOST_S = 3 * 3600.0
+"""Time limit of one harness."""
 _FROM_MAKE = re.compile(r"^make(\[\d+\])?: ")
 _ROW = re.compile(r"^\| `(make ([a-z-]+)[^`]*)` \| (\S+) \| ([\d,]+) \| (.*?) \| (.*) \|$", re.M)
-_VARIABLE = re.compile(r"^([A-Z]+)\s*\?=", re.MULTILINE)
+_VARIABLE = re.compile(r"^([A-Z_]+)\s*\?=", re.MULTILINE)
 NO_COUNTS = {"PYTHON", "BENCH_PY", "WORKERS", "MINUTES", "LANES", "ARGS"}
 """Variables of the Makefile that do not say how much a harness does."""
 
@@ -57,13 +59,13 @@ class Row:
 
 
 class Results:
-    """What has become of the harnesses on a commit; the page is where it is kept."""
+    """What has become of the harnesses on a commit, and the page where it is kept."""
 
-    def __init__(self, commit: str, *, is_kept: bool) -> None:
+    def __init__(self, commit: str, page: Path) -> None:
         self.commit = commit
+        self.page = page
         self.rows: dict[str, Row] = {}
-        page = ROOT / PAGE
-        text = page.read_text(encoding="utf-8") if is_kept and page.exists() else ""
+        text = page.read_text(encoding="utf-8") if page.exists() else ""
         if f" passed on commit {commit}, " in text:
             for command, target, date, seconds, verdict, figures in _ROW.findall(text):
                 self.rows[target] = Row(
@@ -77,10 +79,10 @@ class Results:
 
     def add(self, row: Row) -> None:
         self.rows[row.target] = row
-        (ROOT / PAGE).write_text(
+        self.page.write_text(
             "# The last long run\n\n"
-            "`make long` writes this page: every long harness with its full count, with seeds\n"
-            "that come from the commit. [promises.md](promises.md) says what each is for.\n\n"
+            "`make long` writes this page: every long harness with its full count. Seeds come\n"
+            "from the commit. [promises.md](promises.md) says what the harnesses are for.\n\n"
             f"{table(self.commit, HARNESSES, self.rows)}\n",
             encoding="utf-8",
         )
@@ -119,7 +121,7 @@ def verdict_of(code: int, lines: Sequence[str], *, has_tree_changed: bool) -> st
 
 def run_one(harness: Harness, commit: str, folder: Path) -> Row:
     before = commit_of_tree()
-    seed = seed_of(commit, harness.target) if harness.takes_seed else None
+    seed = seed_of(commit, harness.target)
     command = harness.command(seed)
     print(f"  {time.strftime('%H:%M:%S')} {as_typed(command)}", flush=True)
     outcome = run(command, folder / f"{harness.target}.log", at_most_s=AT_MOST_S)
@@ -180,7 +182,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="long", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--lanes", type=int, default=2, help="side by side (2)")
+    parser.add_argument(
+        "--lanes", type=int, choices=range(1, 17), default=2, metavar="N", help="side by side (2)"
+    )
     parser.add_argument("--only", nargs="+", default=[], metavar="TARGET")
     options = parser.parse_args(arguments)
     harnesses = chosen(options.only, HARNESSES)
@@ -188,10 +192,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"a long run has the full counts, and {' '.join(given)} is given")
     commit, is_changed = commit_of_tree()
     name = f"{commit}-changed" if is_changed else commit
-    results = Results(name, is_kept=not is_changed)
-    open_ones = [each for each in harnesses if not results.has_passed(each.target)]
     folder = ROOT / "build" / "long" / name
     folder.mkdir(parents=True, exist_ok=True)
+    page = folder / "table.md" if is_changed else ROOT / PAGE
+    if is_changed:
+        page.unlink(missing_ok=True)
+    results = Results(name, page)
+    open_ones = [each for each in harnesses if not results.has_passed(each.target)]
     print(
         f"long: commit {name}, {len(open_ones)} harnesses to run, "
         f"{len(harnesses) - len(open_ones)} have passed; output in {folder.relative_to(ROOT)}",

@@ -4,7 +4,7 @@ Looks for each version that pyproject.toml names, as `python3.N` in PATH and amo
 gets an environment of its own in build/pythons/, made again when pyproject.toml has changed. At the
 end it says which versions were tested and which are not installed.
 
-    python tools/pythons.py [--only 3.12] [--workers 2] [arguments of pytest]
+    python tools/pythons.py [--only 3.12 3.13] [--workers 2] [arguments of pytest]
 
 Exit status: 0; 1 when a test failed, an environment could not be made, a version that was asked for
 is not there, or none is.
@@ -99,7 +99,7 @@ def run(version: str, python: Path, workers: int, arguments: Sequence[str]) -> s
 
 def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="The fast tests on every Python installed here.")
-    parser.add_argument("--only", action="append", metavar="3.N", help="this version alone")
+    parser.add_argument("--only", nargs="+", metavar="3.N", help="these versions alone")
     parser.add_argument("--workers", type=int, default=2, help="of pytest (2)")
     options, arguments = parser.parse_known_args(given)
     named = versions((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

@@ -5,12 +5,11 @@ tests/. The tests are parsed, never imported or run, so that the answer is quick
 effects. A mark on a class or a module (`pytestmark`) counts for each test in it.
 
 A second table has the findings of docs/findings.md, with the tests that are named after them:
-`test_fk1_…` for FK1. Findings without a test are open, which is no error.
+`test_fk1_…` for FK1. A finding without a test is no error, unless the page calls it fixed.
 
-    python tools/requirements.py [--require S1-S8,T5-T16,P1-P3]
+    python tools/requirements.py
 
-Exit status: 0; 1 when a required id has no test, or a finding is called proven without one; 2 when
-a test or `--require` names an unknown id.
+Exit status: 0; 1 when a finding is called fixed without a test; 2 when a test names an unknown id.
 """
 
 from __future__ import annotations
@@ -25,9 +24,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 _ROW = re.compile(r"^\| ([A-Z]\d+) \| (.+?) \|$", re.MULTILINE)
-_FINDING = re.compile(r"^\| (F[A-Z]\d+) \| ([a-z?]+) \| (open|proven) \| (.+?) \|$", re.MULTILINE)
+_FINDING = re.compile(r"^\| (F[A-Z]\d+) \| ([a-z?]+) \| (open|fixed) \| (.+?) \|$", re.MULTILINE)
 _FINDING_TEST = re.compile(r"test_(f[a-z]\d+)(?:_|$)")
-_RANGE = re.compile(r"^([A-Z])(\d+)(?:-([A-Z])(\d+))?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +38,8 @@ class Proof:
     test: str
 
 
-class UnknownRequirement(Exception):
-    """An id that docs/requirements.md does not have."""
+class UnknownIdError(Exception):
+    """An id that neither docs/requirements.md nor docs/findings.md has."""
 
 
 def read_requirements(text: str) -> dict[str, str]:
@@ -51,21 +49,6 @@ def read_requirements(text: str) -> dict[str, str]:
     if len(known) != len(rows):
         raise ValueError("an id is in docs/requirements.md twice")
     return known
-
-
-def expand(wanted: str, known: dict[str, str]) -> list[str]:
-    """`S1-S3,T5` → S1, S2, S3, T5."""
-    ids: list[str] = []
-    for part in filter(None, (part.strip() for part in wanted.split(","))):
-        match = _RANGE.match(part)
-        if match is None or match[3] not in (None, match[1]):
-            raise UnknownRequirement(part)
-        first, last = int(match[2]), int(match[4] or match[2])
-        ids += [f"{match[1]}{number}" for number in range(first, last + 1)]
-    for requirement in ids:
-        if requirement not in known:
-            raise UnknownRequirement(requirement)
-    return ids
 
 
 def _is_skipped(decorators: Sequence[ast.expr]) -> bool:
@@ -118,7 +101,7 @@ def _marks(decorators: Sequence[ast.expr]) -> list[str]:
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.req":
             for argument in node.args:
                 if not (isinstance(argument, ast.Constant) and isinstance(argument.value, str)):
-                    raise UnknownRequirement(ast.unparse(argument))
+                    raise UnknownIdError(ast.unparse(argument))
                 marks.append(argument.value)
     return marks
 
@@ -137,15 +120,14 @@ def collect(tests: Path) -> list[Proof]:
 class Finding:
     """One row of docs/findings.md."""
 
-    weight: str
-    is_proven: bool
+    is_fixed: bool
     what: str
 
 
 def read_findings(text: str) -> dict[str, Finding]:
     """Findings by id, in the order of the page."""
     rows = _FINDING.findall(text)
-    known = {each: Finding(weight, state == "proven", what) for each, weight, state, what in rows}
+    known = {each: Finding(state == "fixed", what) for each, _, state, what in rows}
     if len(known) != len(rows):
         raise ValueError("an id is in docs/findings.md twice")
     return known
@@ -181,11 +163,11 @@ def print_findings(known: dict[str, Finding], tests: Sequence[Proof]) -> None:
     for each, finding in known.items():
         if by_id[each]:
             shown = finding.what if len(finding.what) <= 58 else f"{finding.what[:57]}…"
-            state = "proven" if finding.is_proven else "open"
-            print(f"{each:5}{state:7}{shown:58} {len(by_id[each]):3}  {_places(by_id[each])}")
-    open_ids = [each for each in known if not by_id[each]]
-    print(f"\n{len(known) - len(open_ids)} of {len(known)} have tests")
-    print(f"without a test: {' '.join(open_ids) or 'none'}")
+            state = "fixed" if finding.is_fixed else "open"
+            print(f"{each:5}{state:6}{shown:58} {len(by_id[each]):3}  {_places(by_id[each])}")
+    untested = [each for each in known if not by_id[each]]
+    print(f"\n{len(known) - len(untested)} of {len(known)} have tests")
+    print(f"without a test: {' '.join(untested) or 'none'}")
 
 
 def _places(tests: Sequence[Proof]) -> str:
@@ -201,24 +183,22 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     parser = argparse.ArgumentParser(
         description="Which requirements are proven, and by which tests."
     )
-    parser.add_argument("--require", default="", metavar="IDS", help="such as S1-S8,T5-T16,P1-P3")
-    options = parser.parse_args(arguments)
+    parser.parse_args(arguments)
 
     known = read_requirements((root / "docs" / "requirements.md").read_text(encoding="utf-8"))
     try:
-        required = expand(options.require, known)
         proofs = collect(root / "tests")
         for proof in proofs:
             if proof.requirement not in known:
-                raise UnknownRequirement(f"{proof.requirement} in {proof.path}:{proof.line}")
+                raise UnknownIdError(f"{proof.requirement} in {proof.path}:{proof.line}")
         page = root / "docs" / "findings.md"
         findings = read_findings(page.read_text(encoding="utf-8")) if page.exists() else {}
         finding_tests = collect_finding_tests(root / "tests")
         for proof in finding_tests:
             if proof.requirement not in findings:
-                raise UnknownRequirement(f"{proof.test} in {proof.path}:{proof.line}")
-    except UnknownRequirement as error:
-        print(f"unknown requirement: {error}", file=sys.stderr)
+                raise UnknownIdError(f"{proof.test} in {proof.path}:{proof.line}")
+    except UnknownIdError as error:
+        print(f"unknown id: {error}", file=sys.stderr)
         return 2
 
     by_id: dict[str, list[Proof]] = {requirement: [] for requirement in known}
@@ -227,13 +207,9 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     print_table(known, by_id)
     print_findings(findings, finding_tests)
     tested = {proof.requirement for proof in finding_tests}
-    untested = [each for each, it in findings.items() if it.is_proven and each not in tested]
+    untested = [each for each, it in findings.items() if it.is_fixed and each not in tested]
     if untested:
-        print(f"\ncalled proven, and without a test: {' '.join(untested)}", file=sys.stderr)
-        return 1
-    missing = [requirement for requirement in required if not by_id[requirement]]
-    if missing:
-        print(f"\nrequired, and without a test: {' '.join(missing)}", file=sys.stderr)
+        print(f"\ncalled fixed, and without a test: {' '.join(untested)}", file=sys.stderr)
         return 1
     return 0
 

@@ -1,11 +1,11 @@
-"""`make search MINUTES=10`: the harnesses that a seed determines, where nobody has looked yet.
+"""`make search MINUTES=10`: slices of harnesses, with seeds derived from the commit.
 
     python -m tools.search [--minutes 10] [--only model kill] [--commit 1a2b3c4d5e6f]
 
 They run one after the other, and share the minutes: each makes one slice at least, then further
-ones for as long as its share lasts. The seeds come from the commit, so a search belongs to one
-commit: it is made before that is handed over. A slice that fails is shown with the one command
-that repeats it, and the exit code is then 1. `--commit` repeats the search of another commit.
+ones for as long as its share lasts. Run it on the commit that is handed over, before it is: another
+commit has other seeds (`harnesses.seed_of`). A slice that fails is shown with the one command that
+repeats it, and the exit code is then 1. `--commit` takes the seeds of another commit.
 """
 
 from __future__ import annotations
@@ -25,10 +25,14 @@ from tools.harnesses import (
     seed_of,
 )
 
-SEARCHED = tuple(each for each in reversed(HARNESSES) if each.is_searched)
-"""The one whose single slice is the longest comes first: the others share what it leaves."""
+SEARCHED = tuple(
+    sorted(
+        (each for each in HARNESSES if each.is_searched), key=lambda it: it.slice_s, reverse=True
+    )
+)
+"""The one with the longest slice comes first: the others share the minutes that it leaves."""
 AT_MOST_S = 600.0
-"""Of one slice, which takes seconds: what takes this long stands still."""
+"""Time limit of one slice; slices take seconds."""
 SHOWN_LINES = 40
 MOST_MINUTES = 100_000
 
@@ -60,20 +64,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--minutes", type=_minutes, default=10.0, help="in all (10)")
     parser.add_argument("--only", nargs="+", default=[], metavar="TARGET")
-    parser.add_argument("--commit", help="whose seeds (of this tree)")
+    parser.add_argument("--commit", help="take its seeds (this tree's)")
     options = parser.parse_args(arguments)
     harnesses = chosen(options.only, SEARCHED)
     commit, is_changed = commit_of_tree()
-    commit = options.commit or commit
-    changed = ", and the tree differs from it" if is_changed else ""
-    print(f"search: {options.minutes:g} minutes, seeds of commit {commit}{changed}", flush=True)
+    seeds = options.commit or commit
+    changed = " with changes" if is_changed else ""
+    print(
+        f"search: {options.minutes:g} minutes, seeds of commit {seeds}, tree of commit {commit}"
+        f"{changed}",
+        flush=True,
+    )
     began = time.monotonic()
     slices = 0
     failed: list[Outcome] = []
     for place, harness in enumerate(harnesses):
         left_s = options.minutes * 60 - (time.monotonic() - began)
         start = time.monotonic()
-        count, failure = search(harness, commit, left_s / (len(harnesses) - place))
+        count, failure = search(harness, seeds, left_s / (len(harnesses) - place))
         slices += count
         print(
             f"  {harness.target:<15} {count:>3} × {' '.join(harness.slice)} "

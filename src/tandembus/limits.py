@@ -130,11 +130,13 @@ a second are six thousand million rows. Above it the oldest ids are forgotten.""
 MAX_SESSION_STATE: Final = 256 * KIB
 """Bytes of a session's state: one message of the default size (Service Bus: "one message")."""
 MAX_SESSION_STATES: Final = 1_000_000
-"""Sessions with a state, per entity (Service Bus)."""
+"""Sessions with a state, per entity (Service Bus); MAX_SESSION_BYTES is reached first unless it is
+raised."""
 MAX_SESSION_BYTES: Final = 128 * MIB
 """Memory that the sessions of a namespace take, and their states. A session that only waits takes
-some 200 bytes beside its messages: 640,000 with a GUID as their id. A third of what the process may
-have under attack (P11), and a snapshot copies part of it once more."""
+some 200 bytes beside its messages: 640,000 with a GUID as their id. With one namespace it is a
+third of what the process may have under attack (384 MiB in `make hostile`), and a snapshot copies
+part of it once more."""
 MAX_SESSIONS_LISTED: Final = 100
 """Sessions in one answer of get-message-sessions (the SDKs page by this)."""
 
@@ -143,9 +145,9 @@ MAX_SESSIONS_LISTED: Final = 100
 RELAY_BATCH: Final = 100
 """Messages of one entity that are read from the store at a time to be forwarded or published."""
 RELAY_RETRY_MS: Final = 5_000
-"""When a dead letter cannot be forwarded there is nowhere else to go: it is tried again."""
+"""Delay before a dead letter that could not be forwarded is retried: it has nowhere else to go."""
 RELAY_RETRIES: Final = 1_000
-"""How many are tried again in that time; where more of them wait it takes so many times as long."""
+"""Dead letters retried per RELAY_RETRY_MS; where more wait, the delay grows in proportion."""
 
 # -------------------------------------------------------------------------------- commands
 

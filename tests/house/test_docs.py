@@ -90,10 +90,5 @@ def test_commands_are_found() -> None:
 
 def test_every_target_is_explained() -> None:
     """`make` lists each target with a line about it."""
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    phony = re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
-    assert phony is not None
-    targets = _targets()
-    assert set(phony[1].split()) == set(targets)
-    for target, rest in targets.items():
+    for target, rest in _targets().items():
         assert "## " in rest, target

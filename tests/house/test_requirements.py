@@ -8,10 +8,8 @@ import pytest
 
 from tools import requirements
 from tools.requirements import (
-    UnknownRequirement,
     collect,
     collect_finding_tests,
-    expand,
     finding_tests_in,
     proofs_in,
     read_findings,
@@ -75,56 +73,40 @@ def test_marks_are_found_without_running() -> None:
     ]
 
 
-def test_ranges() -> None:
-    """`S1-S3,T5` is four ids; what is not an id is an error."""
-    assert expand("S1-S3, T5", KNOWN) == ["S1", "S2", "S3", "T5"]
-    assert expand("", KNOWN) == []
-    for bad in ("S9", "S1-T3", "s1", "S0", "X1", "T5-T99"):
-        with pytest.raises(UnknownRequirement):
-            expand(bad, KNOWN)
-
-
 @pytest.mark.parametrize(
-    ("arguments", "mark", "status"),
-    [
-        ([], "S1", 0),
-        (["--require", "S1"], "S1", 0),
-        (["--require", "S1-S2"], "S1", 1),
-        (["--require", "Z1"], "S1", 2),
-        ([], "S99", 2),
-    ],
+    ("mark", "status"),
+    [("S1", 0), ("S99", 2)],
 )
 def test_exit_status(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
     mark: str,
     status: int,
 ) -> None:
-    """0: fine; 1: a required one is open; 2: an unknown id."""
+    """0: fine; 2: an unknown id."""
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "requirements.md").write_text("| S1 | one |\n| S2 | two |\n")
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_x.py").write_text(
         f'@pytest.mark.req("{mark}")\ndef test_a(): ...\n'
     )
-    assert requirements.main(arguments, tmp_path) == status
+    assert requirements.main([], tmp_path) == status
     out = capsys.readouterr()
     if status < 2:
         assert "1 of 2 proven" in out.out
         assert "without a test yet: S2" in out.out
     else:
-        assert "unknown requirement" in out.err
+        assert "unknown id" in out.err
 
 
 def test_findings_and_their_tests_agree() -> None:
-    """Each test that is named after a finding names one of the page; what the page calls proven
+    """Each test that is named after a finding names one of the page; what the page calls fixed
     has a test."""
     findings = read_findings((ROOT / "docs" / "findings.md").read_text(encoding="utf-8"))
     tests = collect_finding_tests(ROOT / "tests")
     assert not [proof for proof in tests if proof.requirement not in findings]
     tested = {proof.requirement for proof in tests}
-    assert not [each for each, it in findings.items() if it.is_proven and each not in tested]
+    assert not [each for each, it in findings.items() if it.is_fixed and each not in tested]
     # Every row of the page is read.
     rows = (ROOT / "docs" / "findings.md").read_text("utf-8").splitlines()
     assert len(findings) == sum(line.startswith("| F") for line in rows) == 105
@@ -144,14 +126,14 @@ def test_tests_of_findings_are_found_by_name() -> None:
     ("test", "state", "status"),
     [
         ("test_fk1_x", "open", 0),
-        ("test_fk1_x", "proven", 0),
+        ("test_fk1_x", "fixed", 0),
         ("test_y", "open", 0),
-        ("test_y", "proven", 1),
+        ("test_y", "fixed", 1),
         ("test_fk2_x", "open", 2),
     ],
 )
 def test_exit_status_of_findings(tmp_path: Path, test: str, state: str, status: int) -> None:
-    """An open one is no error; an unknown name is, and so is proven without a test."""
+    """An open one is no error; an unknown name is, and so is fixed without a test."""
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "requirements.md").write_text("| S1 | one |\n")
     (tmp_path / "docs" / "findings.md").write_text(f"| FK1 | high | {state} | one |\n")

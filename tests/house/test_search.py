@@ -125,10 +125,13 @@ def test_what_stands_still_is_ended_with_all_its_processes(tmp_path: Path) -> No
 
 def test_the_harness_knows_best_how_to_repeat_it() -> None:
     """Its own line is taken; where it has none, the command of the slice."""
-    harness = Harness("model", ("RUNS=60",), "--quick", takes_seed=True)
+    harness = Harness("model", ("RUNS=60",), "--quick", seed_option="--seed ")
     command = as_typed(harness.command(7, is_slice=True))
     assert command == 'make model RUNS=60 ARGS="--quick --seed 7"'
     assert as_typed(harness.command(None)) == "make model"
+    assert as_typed(Harness("starvation").command(7)) == "make starvation"
+    properties = next(each for each in HARNESSES if each.target == "properties")
+    assert as_typed(properties.command(7)) == "make properties ARGS=--hypothesis-seed=7"
     assert Outcome(command, 1, 0.0, ("wrong",)).repeat == command
     own = 'make model RUNS=1 ARGS="--seed 9"'
     assert Outcome(command, 1, 0.0, (f"repeat: {own}", "make: *** Error 1")).repeat == own
@@ -151,21 +154,44 @@ def test_unknown_harnesses_are_refused() -> None:
         search.main(["--only", "modle"])
 
 
-def test_a_long_run_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has passed on the commit by its page is not run again; changes have no past."""
-    (tmp_path / "docs").mkdir()
-    monkeypatch.setattr(long, "ROOT", tmp_path)
-    book = long.Results("1a2b", is_kept=True)
+def test_a_long_run_goes_on_where_it_was(tmp_path: Path) -> None:
+    """What has passed on the commit by its page is not run again."""
+    page = tmp_path / "long-run.md"
+    book = long.Results("1a2b", page)
     command = 'make model ARGS="--seed 1"'
     book.add(long.Row("model", command, "2026-11-18", 1_300, "passed", "1 | 2, all the same"))
     book.add(long.Row("kill", "make kill", "2026-11-18", 3, "FAILED", "1 lost"))
-    again = long.Results("1a2b", is_kept=True)
+    again = long.Results("1a2b", page)
     assert again.rows == book.rows
     assert again.has_passed("model")
     assert not again.has_passed("kill")
     assert not again.has_passed("sql")
-    assert not long.Results("1a2", is_kept=True).rows
-    assert not long.Results("1a2b", is_kept=False).rows
+    assert not long.Results("1a2", page).rows
+
+
+def test_a_long_run_on_a_changed_tree_leaves_the_page_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has passed on the commit stays on record; what was run on changes is not remembered."""
+    page = tmp_path / harnesses.PAGE
+    page.parent.mkdir()
+    page.write_text("as it was")
+    ran: list[str] = []
+
+    def run_one(harness: Harness, commit: str, folder: Path) -> long.Row:
+        ran.append(harness.target)
+        return long.Row(harness.target, f"make {harness.target}", "2026-11-18", 1, "passed", "fine")
+
+    monkeypatch.setattr(long, "ROOT", tmp_path)
+    monkeypatch.setattr(long, "other_counts", lambda _: [])
+    monkeypatch.setattr(long, "commit_of_tree", lambda: ("1a2b", True))
+    monkeypatch.setattr(long, "run_one", run_one)
+    for _ in range(2):
+        assert long.main(["--only", "sql"]) == 0
+    assert ran == ["sql", "sql"]
+    assert page.read_text() == "as it was"
+    table = tmp_path / "build" / "long" / "1a2b-changed" / "table.md"
+    assert "| `make sql` | 2026-11-18 | 1 | passed | fine |" in table.read_text()
 
 
 def test_a_commit_of_the_page_alone_is_the_same_tree(
@@ -213,6 +239,8 @@ def test_a_long_run_has_the_full_counts(
     full = {"LANES": "2", "ARGS": "", "MINUTES": "1", "PATH": "/bin"}
     assert long.other_counts(full) == []
     assert long.other_counts({**full, "RUNS": "10", "IMAGES": "1"}) == ["RUNS=10", "IMAGES=1"]
+    shorter = {**full, "OUTAGE_HOURS": "1", "ATTACK_S": "6", "BENCH_PY": "python"}
+    assert long.other_counts(shorter) == ["OUTAGE_HOURS=1", "ATTACK_S=6"]
     monkeypatch.setenv("CYCLES", "1")
     with pytest.raises(SystemExit) as refused:
         long.main([])

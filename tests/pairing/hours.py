@@ -259,8 +259,8 @@ def tell(seed: int, hours: float, *, ordered: bool, kill_every_s: float = 900.0)
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--hours", type=float, default=24.0)
-    parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--hours", type=float, required=True)
+    parser.add_argument("--seeds", type=int, required=True)
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     options = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)
@@ -279,8 +279,8 @@ def main(arguments: list[str] | None = None) -> int:
         for wrong in report.wrong[:10]:
             print(f"  {wrong}")
     if failed:
-        again = ("--seed", failed[0], "--seeds", 1, "--hours", f"{options.hours:.15g}")
-        return repeat("outage-hours", *again)
+        hours = f"{options.hours:.15g}"
+        return repeat("outage-hours", "--seed", failed[0], OUTAGE_HOURS=hours, OUTAGE_SEEDS=1)
     return 0
 
 

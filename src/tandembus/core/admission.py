@@ -1,6 +1,6 @@
 """What may come into a queue: sizes, lengths, the quota, the memory for sessions.
 
-Each function raises what the sender is told. None of them changes anything.
+The `check_…` functions raise the error that the client gets; nothing here changes state.
 """
 
 from __future__ import annotations
@@ -117,14 +117,14 @@ def check_session_room(book: Book, size: int) -> None:
         raise QuotaExceededError(
             "The maximum memory of the sessions of this namespace has been reached or exceeded. "
             f"Size of sessions in bytes:{book.session_bytes}, Max size of sessions in bytes:"
-            f"{book.max_session_bytes}. Receive the messages of the sessions that wait, clear "
-            "states of sessions, or raise --session-mb."
+            f"{book.max_session_bytes}. Receive waiting session messages, clear session states, "
+            "or raise --session-mb."
         )
 
 
 def check_attach(queue: Queue, session_id: str) -> None:
-    """Raises if nobody can hold a session of this id. One that exists can always be received
-    from: that makes room."""
+    """Raises if the session would be new and does not fit. An existing one can always be received
+    from, because that frees memory."""
     _check_length("SessionId", session_id, limits.MAX_SESSION_ID)
     sessions = queue.sessions
     assert sessions is not None

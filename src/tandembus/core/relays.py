@@ -149,15 +149,15 @@ class Relays:
     ) -> None:
         """One copy for a subscription; straight to its dead-letter queue where it must."""
         seen = laid_over(message, edits)
-        full = _why_no_session(subscription, seen)
+        refusal = _why_no_session(subscription, seen)
         number = lifecycle.accept(
             subscription, seen, now, body=body, hops=hops, edits=encode_edits(carried.then(edits))
         )
         assert number is not None, "duplicates are found by the topic, not by its subscriptions"
         if failed is not None:
             lifecycle.bury(subscription, number, "FilterEvaluationException", failed, now)
-        elif full is not None:
-            lifecycle.bury(subscription, number, "QuotaExceeded", full, now)
+        elif refusal is not None:
+            lifecycle.bury(subscription, number, "QuotaExceeded", refusal, now)
         elif subscription.sessions is not None and seen.session_id is None:
             lifecycle.bury(subscription, number, SESSION_ID_IS_NULL, admission.NO_SESSION_ID, now)
         else:
@@ -182,7 +182,7 @@ class Relays:
             queue.has_arrived(now)
 
     def next_batch(self, queue: Queue, now: Millis) -> None:
-        """Have the messages read that are to go on now."""
+        """Request the payloads of the next messages to forward."""
         queue.relays_at = NEVER if queue.passes_at <= now else queue.passes_at
         if queue.loading:
             return  # `loaded` goes on
@@ -194,7 +194,7 @@ class Relays:
             self._registry.book.effects.append(Load(queue.id, bodies))
 
     def _dead_letters(self, queue: Queue, now: Millis) -> dict[int, int]:
-        """Where none can go on, none is read: what only waits costs nothing."""
+        """While the target refuses messages, no payload is read."""
         assert queue.relays_to is not None
         if queue.passes_at <= now:
             queue.passes_at = NEVER

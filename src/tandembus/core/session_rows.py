@@ -18,9 +18,9 @@ from tandembus.core.table import Chunk, Table
 
 _WAITING: Final = int(State.WAITING)
 
-_MAX_FOLD: Final = 5_000
-"""Messages that came back which are linked when a holder leaves, and linked ones that are passed on
-the way: as many as one link can have unsettled. Beyond that the session stays an object."""
+_MAX_FOLD: Final = limits.MAX_UNSETTLED
+"""The most messages that are linked again when a holder leaves, and the most linked ones passed on
+the way. A session with more stays an object."""
 
 ROW_BYTES: Final = 24
 """A row without its lanes: the id's pointer, two counts, two links."""
@@ -33,11 +33,12 @@ STATE_BYTES: Final = 200
 MAX_COST: Final = (
     ROW_BYTES + LANE_BYTES * limits.MAX_PRIORITY_LEVELS + NAME_BYTES + 4 * limits.MAX_SESSION_ID
 )
-"""A session takes no more while it only waits."""
+"""The most memory of a session that nobody holds, beside its state."""
 
 
 def kept_bytes(levels: int) -> int:
-    """The memory of a session that is kept as an object, beside its row."""
+    """The memory of a session that is kept as an object, beside its row, as
+    tests/unit/core/test_memory_of_sessions.py measures it."""
     return 600 + 270 * levels
 
 
@@ -110,7 +111,7 @@ class SessionLane(Lane):
                 chunk, row = found
                 if chunk.states[row] == _WAITING and chunk.level(row) == self.level:
                     return index, chunk, row
-            heappop(back)  # what is linked waits; this one has left by another door
+            heappop(back)  # stale: the message does not wait any more
 
     def drop(self, index: int) -> None:
         """What is linked is unlinked when its state changes."""

@@ -9,8 +9,8 @@ two columns of the table, which a chunk has only if a session has a second messa
 A `Session` object is made for whoever asks; it is kept only while a row cannot say all:
 while somebody holds the session, or while messages have come back out of order.
 
-All of it is counted in bytes, for all queues together (`Book.session_bytes`), against
-`limits.MAX_SESSION_BYTES`.
+All of it is counted in bytes, for all queues of the namespace together (`Book.session_bytes`);
+`admission` holds it against `Book.max_session_bytes`.
 """
 
 from __future__ import annotations
@@ -400,7 +400,7 @@ class Sessions:
     # --- holders, states --------------------------------------------------------------------------
 
     def tidy(self) -> None:
-        """After recovery: what was kept for a holder of the former life may be a row again."""
+        """After recovery: a session kept for a receiver from before it may be a row again."""
         for session in self.kept:
             session.fold(self._table_of(session.id))
             self._update(session.number)
@@ -569,7 +569,7 @@ class Sessions:
 
     def _load_each(self, source: Reader) -> None:
         """As indexes of the versions 1 and 2 have them: one by one."""
-        source.number()
+        source.number()  # the next number: `_find_free` finds the rows that are free
         for _ in range(source.number()):
             session_id = source.text()
             assert session_id is not None

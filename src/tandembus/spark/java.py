@@ -186,7 +186,7 @@ def _launcher_home(java: Path) -> Path:
 def _bases() -> Iterator[Path]:
     try:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute()
-        # In that locale Java cannot start programs by names that are not ASCII.
+        # With LC_ALL=C, Java cannot start a program whose path is not ASCII.
         if str(cache).isascii() or os.environ.get("LC_ALL") not in ("C", "POSIX"):
             yield cache / "tandem"
     except RuntimeError:  # nobody's home is known
