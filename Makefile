@@ -105,8 +105,8 @@ kill: $(READY) ## SIGKILL of a loaded process: CYCLES times
 	$(PY) -m tests.crash.kill --cycles $(CYCLES) $(ARGS)
 
 test-postgres: $(READY) ## Brokers on one PostgreSQL: every test, then the one that serves fails FAILURES times in each way; 5 minutes
-	$(BIN)/pytest -q tests/unit/store/test_contract.py tests/unit/store/test_postgres.py tests/crash/test_failover.py $(ARGS)
-	$(PY) -m tests.crash.failover --count $(FAILURES)
+	$(BIN)/pytest -q tests/unit/store/test_contract.py tests/unit/store/test_postgres.py tests/crash/test_failover.py
+	$(PY) -m tests.crash.failover --count $(FAILURES) $(ARGS)
 
 bench-postgres: $(READY) ## Messages/s with the log in PostgreSQL, beside the log in files on the same disk
 	$(PY) -m bench.postgres $(ARGS)
@@ -259,6 +259,7 @@ $(READY): pyproject.toml
 	@echo "preparing $(VENV) …"
 	@$(PYTHON) -m venv --clear $(VENV)
 	@{ $(PY) -m pip install --quiet --disable-pip-version-check uv \
-		&& $(BIN)/uv pip install --quiet --python $(PY) -e '.[dev]'; } \
-		|| $(PY) -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+		&& $(BIN)/uv pip install --quiet --python $(PY) -e '.[dev]'; } 2>$(VENV)/uv.log \
+		|| { echo "uv cannot install here ($(VENV)/uv.log says why); pip does, more slowly …"; \
+			$(PY) -m pip install --quiet --disable-pip-version-check -e '.[dev]'; }
 	@touch $@

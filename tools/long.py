@@ -24,6 +24,7 @@ from pathlib import Path
 from threading import Lock
 
 from tools.harnesses import (
+    EXPECTED_SKIPS,
     HARNESSES,
     PAGE,
     ROOT,
@@ -41,6 +42,7 @@ AT_MOST_S = 3 * 3600.0
 """Time limit of one harness."""
 _FROM_MAKE = re.compile(r"^make(\[\d+\])?: ")
 _ROW = re.compile(r"^\| `(make ([a-z-]+)[^`]*)` \| (\S+) \| ([\d,]+) \| (.*?) \| (.*) \|$", re.M)
+_SKIPPED = re.compile(r"^SKIPPED \[\d+\] (.*)")
 _VARIABLE = re.compile(r"^([A-Z_]+)\s*\?=", re.MULTILINE)
 NO_COUNTS = {"PYTHON", "BENCH_PY", "WORKERS", "MINUTES", "LANES", "ARGS"}
 """Variables of the Makefile that do not say how much a harness does."""
@@ -111,16 +113,22 @@ def verdict_of(code: int, lines: Sequence[str], *, has_tree_changed: bool) -> st
         return "FAILED"
     if has_tree_changed:
         return "the tree was changed meanwhile"
-    summary = lines[-1] if lines else ""
-    if not summary or (
-        re.search(r"\d+ skipped", summary) and not re.search(r"\d+ passed", summary)
+    if not lines or (
+        any(re.search(r"\d+ skipped", line) for line in lines)
+        and not any(re.search(r"\d+ passed", line) for line in lines)
     ):
         return "nothing was run"
+    for line in lines:
+        skipped = _SKIPPED.match(line)
+        if skipped is not None and not EXPECTED_SKIPS.search(line):
+            return f"tests were skipped: {skipped[1]}"
     return "passed"
 
 
-def run_one(harness: Harness, commit: str, folder: Path) -> Row:
-    before = commit_of_tree()
+def run_one(harness: Harness, tree: tuple[str, bool], folder: Path) -> Row:
+    """`tree` is what the run began on; a harness that finds or leaves another has not passed."""
+    commit = tree[0]
+    was_changed = commit_of_tree() != tree
     seed = seed_of(commit, harness.target)
     command = harness.command(seed)
     print(f"  {time.strftime('%H:%M:%S')} {as_typed(command)}", flush=True)
@@ -133,7 +141,11 @@ def run_one(harness: Harness, commit: str, folder: Path) -> Row:
         outcome.command,
         datetime.datetime.now(datetime.UTC).date().isoformat(),
         round(outcome.seconds),
-        verdict_of(outcome.code, outcome.lines, has_tree_changed=commit_of_tree() != before),
+        verdict_of(
+            outcome.code,
+            outcome.lines,
+            has_tree_changed=was_changed or commit_of_tree() != tree,
+        ),
         figures,
     )
     print(f"  {row.target}: {row.verdict}, {row.seconds} s: {row.figures}", flush=True)
@@ -207,7 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     write = Lock()
 
     def one(harness: Harness) -> None:
-        row = run_one(harness, commit, folder)
+        row = run_one(harness, (commit, is_changed), folder)
         with write:
             results.add(row)
 

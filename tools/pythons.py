@@ -103,6 +103,8 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, default=2, help="of pytest (2)")
     options, arguments = parser.parse_known_args(given)
     named = versions((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    if unknown := [each for each in options.only or () if each not in named]:
+        parser.error(f"{', '.join(unknown)} is not supported; these are: {', '.join(named)}")
     found = {each: find(each) for each in options.only or named}
     results = {
         version: run(version, python, options.workers, arguments)

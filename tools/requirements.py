@@ -51,23 +51,30 @@ def read_requirements(text: str) -> dict[str, str]:
     return known
 
 
+_NO_PROOF = ("pytest.mark.skip", "pytest.mark.xfail")
+
+
 def _is_skipped(decorators: Sequence[ast.expr]) -> bool:
-    """A test that never runs proves nothing."""
-    return any(ast.unparse(node).split("(")[0] == "pytest.mark.skip" for node in decorators)
+    """A test that never runs, or is expected to fail, proves nothing."""
+    return any(ast.unparse(node).split("(")[0] in _NO_PROOF for node in decorators)
 
 
 def proofs_in(source: str, path: str) -> Iterator[Proof]:
     """The marked tests of one file."""
     module = ast.parse(source, path)
-    yield from _proofs(module.body, path, _module_marks(module.body), prefix="")
+    yield from _proofs(module.body, path, _marks(_pytestmarks(module.body)), prefix="")
 
 
 def _proofs(
     body: Sequence[ast.stmt], path: str, inherited: list[str], prefix: str
 ) -> Iterator[Proof]:
+    if _is_skipped(_pytestmarks(body)):
+        return
     for node in body:
         if isinstance(node, ast.ClassDef):
-            marks = [*inherited, *_marks(node.decorator_list), *_module_marks(node.body)]
+            if _is_skipped(node.decorator_list):
+                continue
+            marks = [*inherited, *_marks(node.decorator_list), *_marks(_pytestmarks(node.body))]
             yield from _proofs(node.body, path, marks, f"{prefix}{node.name}.")
             # Hypothesis: `class TestQueue(Machine.TestCase)` has its test in the base.
             if any(
@@ -84,14 +91,14 @@ def _proofs(
                 yield Proof(requirement, path, node.lineno, prefix + node.name)
 
 
-def _module_marks(body: Sequence[ast.stmt]) -> list[str]:
-    marks: list[str] = []
+def _pytestmarks(body: Sequence[ast.stmt]) -> list[ast.expr]:
+    """The marks that a module or a class gives to all its tests."""
+    marks: list[ast.expr] = []
     for node in body:
         if isinstance(node, ast.Assign):
             names = [target.id for target in node.targets if isinstance(target, ast.Name)]
             if "pytestmark" in names:
-                values = node.value.elts if isinstance(node.value, ast.List) else [node.value]
-                marks += _marks(values)
+                marks += node.value.elts if isinstance(node.value, ast.List) else [node.value]
     return marks
 
 
@@ -136,7 +143,15 @@ def read_findings(text: str) -> dict[str, Finding]:
 def finding_tests_in(source: str, path: str) -> Iterator[Proof]:
     """The tests of one file that are named after a finding."""
     body = ast.parse(source, path).body
-    methods = [each for node in body if isinstance(node, ast.ClassDef) for each in node.body]
+    if _is_skipped(_pytestmarks(body)):
+        return
+    methods = [
+        each
+        for node in body
+        if isinstance(node, ast.ClassDef)
+        and not _is_skipped([*node.decorator_list, *_pytestmarks(node.body)])
+        for each in node.body
+    ]
     for node in (*body, *methods):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             if _is_skipped(node.decorator_list):
@@ -167,7 +182,7 @@ def print_findings(known: dict[str, Finding], tests: Sequence[Proof]) -> None:
             print(f"{each:5}{state:6}{shown:58} {len(by_id[each]):3}  {_places(by_id[each])}")
     untested = [each for each in known if not by_id[each]]
     print(f"\n{len(known) - len(untested)} of {len(known)} have tests")
-    print(f"without a test: {' '.join(untested) or 'none'}")
+    print(f"open, without a test: {' '.join(untested) or 'none'}")
 
 
 def _places(tests: Sequence[Proof]) -> str:

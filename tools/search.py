@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 from tools.harnesses import (
     HARNESSES,
@@ -52,10 +53,10 @@ def search(harness: Harness, commit: str, share_s: float) -> tuple[int, Outcome 
 
 
 def _minutes(text: str) -> float:
-    minutes = float(text)
-    if not 0 <= minutes <= MOST_MINUTES:
-        raise argparse.ArgumentTypeError(f"{text} is not a number from 0 to {MOST_MINUTES:,}")
-    return minutes
+    with suppress(ValueError):
+        if 0 <= float(text) <= MOST_MINUTES:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text} is not a number from 0 to {MOST_MINUTES:,}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -501,6 +501,14 @@ def prepare_process() -> None:
 def read_policies(folder: Path) -> tuple[Policy, ...]:
     """The namespace's policies. The first start makes one with keys of its own, for nobody else to
     read; there is no default key."""
+    try:
+        return _read_policies(folder)
+    except (FileExistsError, NotADirectoryError, PermissionError) as error:
+        why = "this user may not" if isinstance(error, PermissionError) else "it is a file"
+        raise ArgumentError(f"Cannot keep data in '{folder}': {why}.") from None
+
+
+def _read_policies(folder: Path) -> tuple[Policy, ...]:
     file = folder / POLICIES
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -22,6 +22,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from tests.crash.worker import PLAIN
 from tests.repeat import repeat
@@ -252,6 +253,10 @@ def run(
     return books
 
 
+FEWEST: Final = 5
+"""Lives from which on there must have been a message acknowledged, and one ended, for each."""
+
+
 def run_canary(seed: int, folder: Path | None = None) -> Books:
     """A few kills of a worker that keeps its writes. Now and then the loss is one that the store
     itself refuses to open: then once more."""
@@ -311,6 +316,9 @@ def main(arguments: list[str] | None = None) -> int:
         )
     if not books.is_clean:
         return repeat("kill", *again, CYCLES=min(books.lives, options.cycles))
+    if options.cycles >= FEWEST and min(len(books.stored), len(books.ended)) < options.cycles:
+        print(f"too little happened: {len(books.ended):,} ended in {options.cycles} lives")
+        return repeat("kill", *again, CYCLES=options.cycles)
     return 0 if is_caught else repeat("kill", *again, CYCLES=0)
 
 

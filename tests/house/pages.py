@@ -63,6 +63,8 @@ tandem() {
 }
 make() { :; }
 pip() { :; }
+python3() { [ "$1 $2" = "-m venv" ] || command python3 "$@"; }
+source() { [ "${1##*/}" = activate ] || builtin source "$@"; }
 xdg-open() { :; }
 pidof() { tail -n 1 .served; }
 complete() { :; }

@@ -71,19 +71,19 @@ def test_fu5_the_first_minute_can_be_pasted(tmp_path: Path) -> None:
     """Install, serve, create a queue, and the first program: each line as the README has it, into a
     shell and into Python's prompt. Only the port is another where somebody has 5672."""
     install, second, program = _first_blocks()
-    pip, *serve = install.commands.splitlines()
+    make, activate, pip, serve = install.commands.splitlines()
+    assert (make, activate) == ("python3 -m venv venv", "source venv/bin/activate")
     assert pip.startswith("pip install . ")
-    assert len(serve) == 1
     wheel = build_wheel(tmp_path / "dist")
-    bin_folder = make_environment(tmp_path / "venv", str(wheel), *pip.split()[3:])
+    folder = tmp_path / "work"
+    folder.mkdir()
+    bin_folder = make_environment(folder / "venv", str(wheel), *pip.split()[3:])
     assert not (bin_folder / "pytest").exists()
     environment = clean_environment(bin_folder)
     environment["HOME"] = str(tmp_path)
-    folder = tmp_path / "work"
-    folder.mkdir()
     if not _port_is_free():
         environment["TANDEM_PORTS"] = "0"
-    with _served([str(bin_folder / "tandem"), *serve[0].split()[1:]], folder, environment):
+    with _served([str(bin_folder / "tandem"), *serve.split()[1:]], folder, environment):
         # The block ends with `python`, and the program is pasted at its prompt. `-i` makes it
         # a prompt although its input is a pipe.
         commands = second.commands.rstrip()

@@ -52,6 +52,19 @@ class TestMachine(Machine.TestCase): ...
 @pytest.mark.req("P1")
 def test_d(): ...
 
+@pytest.mark.xfail
+@pytest.mark.req("P1")
+def test_f(): ...
+
+@pytest.mark.skip
+class TestG:
+    @pytest.mark.req("P1")
+    def test_h(self): ...
+
+class TestI:
+    pytestmark = [pytest.mark.req("P1"), pytest.mark.skip]
+    def test_j(self): ...
+
 @pytest.mark.req("P1")
 def outer():
     @pytest.mark.req("P1")
@@ -118,6 +131,7 @@ def test_tests_of_findings_are_found_by_name() -> None:
         "class TestX:\n    async def test_fl2_c(self): ...\ndef test_f1_d(): ...\n"
         "@pytest.mark.skip\ndef test_fk2_e(): ...\ndef helper():\n    def test_fk3_f(): ...\n"
     )
+    source += "@pytest.mark.xfail\nclass TestZ:\n    def test_fk4_g(self): ...\n"
     found = [(each.requirement, each.test) for each in finding_tests_in(source, "x.py")]
     assert found == [("FK1", "test_fk1_a"), ("FX24", "test_fx24"), ("FL2", "test_fl2_c")]
 

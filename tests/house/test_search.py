@@ -178,7 +178,7 @@ def test_a_long_run_on_a_changed_tree_leaves_the_page_alone(
     page.write_text("as it was")
     ran: list[str] = []
 
-    def run_one(harness: Harness, commit: str, folder: Path) -> long.Row:
+    def run_one(harness: Harness, tree: object, folder: Path) -> long.Row:
         ran.append(harness.target)
         return long.Row(harness.target, f"make {harness.target}", "2026-11-18", 1, "passed", "fine")
 
@@ -249,21 +249,49 @@ def test_a_long_run_has_the_full_counts(
 
 
 @pytest.mark.parametrize(
-    ("code", "last", "has_tree_changed", "verdict"),
+    ("code", "told", "has_tree_changed", "verdict"),
     [
         (0, "20,000 runs, no divergence", False, "passed"),
-        (0, "3 passed, 1 skipped in 5 s", False, "passed"),
+        (0, "SKIPPED [1] a.py:9: there is no zsh\n3 passed, 1 skipped in 5 s", False, "passed"),
+        (
+            0,
+            "SKIPPED [9] a.py:9: no chromium here\n3 passed, 9 skipped in 5 s\nfine",
+            False,
+            "tests were skipped: a.py:9: no chromium here",
+        ),
         (1, "3 passed in 5 s", False, "FAILED"),
         (0, "3 passed in 5 s", True, "the tree was changed meanwhile"),
-        (0, "4 skipped in 5 s", False, "nothing was run"),
+        (0, "4 skipped in 5 s\n20 failures, 0 lost", False, "nothing was run"),
         (0, "", False, "nothing was run"),
     ],
 )
 def test_only_what_ran_has_passed(
-    code: int, last: str, has_tree_changed: bool, verdict: str
+    code: int, told: str, has_tree_changed: bool, verdict: str
 ) -> None:
-    lines = [last] if last else []
+    lines = told.splitlines()
     assert long.verdict_of(code, lines, has_tree_changed=has_tree_changed) == verdict
+
+
+def test_a_harness_on_another_tree_than_the_runs_has_not_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit during the run, or a file that a harness has left: what comes after it is no proof
+    of the commit that the page names."""
+    monkeypatch.setattr(long, "run", lambda *_, **__: Outcome("make sql", 0, 1.0, ("fine",)))
+    monkeypatch.setattr(long, "commit_of_tree", lambda: ("1a2c", False))
+    sql = Harness("sql")
+    assert long.run_one(sql, ("1a2c", False), tmp_path).verdict == "passed"
+    assert long.run_one(sql, ("1a2b", False), tmp_path).verdict != "passed"
+    monkeypatch.setattr(long, "commit_of_tree", lambda: ("1a2c", True))
+    assert long.run_one(sql, ("1a2c", False), tmp_path).verdict != "passed"
+
+
+def test_flags_of_make_do_not_reach_a_harness(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `make -i` or `-n` around it, every harness would be green."""
+    monkeypatch.setenv("MAKEFLAGS", "n")
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--collect-only")
+    told = run(["sh", "-c", 'echo "=$MAKEFLAGS$PYTEST_ADDOPTS="'], at_most_s=60)
+    assert told.lines == ("==",)
 
 
 def test_without_git_nothing_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -418,7 +418,8 @@ def main() -> int:
         f"{len(verdicts)} samples of azure-servicebus {VERSION}, unmodified: {counts['ok']} ran, "
         f"{counts['FAILED']} failed, {counts['not run']} not run"
     )
-    return 1 if counts["FAILED"] else 0
+    unplanned = [it for it in verdicts if it.word == "not run" and not it.sample.plan.not_run]
+    return 1 if counts["FAILED"] or unplanned or not counts["ok"] else 0
 
 
 def _show(verdict: Verdict, *, verbose: bool) -> None:

@@ -361,6 +361,10 @@ class Judge:
             self.check(f"counts of {path}", queue.counts, [counted[state] for state in State])
             size = sum(len(item.message.payload) for item in items)
             self.check(f"size of {path}", queue.size_bytes, size)
+            if entity.has_sessions and queue.sessions is not None:
+                kept = {each.id: each.state for each in queue.sessions if each.state is not None}
+                wanted = {n: s.state for n, s in entity.sessions.items() if s.state is not None}
+                self.check(f"session states of {path}", kept, wanted)
         self.check("freed again", sorted(self.freed.intersection(self.real.freed)), [])
         self.check("freed twice", len(set(self.real.freed)), len(self.real.freed))
         self.freed.update(self.real.freed)

@@ -141,6 +141,8 @@ class Machine(RuleBasedStateMachine):
         self.last_letter = self.last_link = 0
         self.senders: list[str] = []
         self.receivers: list[str] = []
+        self.targets: dict[str, tuple[str | None, str | None]] = {}
+        """Where an entity forwards to when it does: messages and dead letters."""
         self.last_nonce = 0
 
     @invariant()
@@ -602,6 +604,19 @@ class Machine(RuleBasedStateMachine):
     ) -> None:
         if isinstance(old, SubscriptionSettings) and status is EntityStatus.SEND_DISABLED:
             status = EntityStatus.RECEIVE_DISABLED
+        # Forwarding is switched off, and on again: never to another target, because what comes to
+        # one from two sources in one tick has no set order.
+        forwards, dead_to = self.targets.setdefault(
+            path, (old.forward_to, old.forward_dead_letters_to)
+        )
+        there = self.judge.model.entities
+        if pick % 3 == 0:
+            is_on = bool(pick & 1)
+            old = replace(
+                old,
+                forward_to=forwards if is_on and forwards in there else None,
+                forward_dead_letters_to=dead_to if pick & 2 and dead_to in there else None,
+            )
         self.judge.do(
             c.UpdateEntity(
                 path,

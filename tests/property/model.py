@@ -87,6 +87,8 @@ class Entity:
     """When messages that are to go on from here do so."""
     fresh: list[Item] = field(default_factory=list)
     """Dead letters that are yet to be forwarded for the first time."""
+    is_target_closed: bool = False
+    """Whether the target took no dead letter when it was asked last."""
 
     def asks(self, setting: str) -> Any:
         """A setting of messages' normal life, which a dead-letter queue has not."""
@@ -319,7 +321,8 @@ class Model:
                 entity.items.remove(item)
                 marks: dict[str, Value] = {"EnqueuedSequenceNumber": item.number}
                 if entity.is_dead:
-                    marks["DeadLetterSource"] = entity.owner
+                    shown = entity.owner.replace("/subscriptions/", "/Subscriptions/")
+                    marks["DeadLetterSource"] = shown
                 edits = replace(item.edits, system={**marks, **item.edits.system})
                 self.arrive(entity.target, item.message, now, edits, item.hops + 1)
             elif entity.is_dead:
@@ -357,15 +360,20 @@ class Model:
                 self.arrive(path, item.message, now, item.edits.then(edits), item.hops)
 
     def pass_all_on(self, path: str, now: int) -> None:
-        """All that waits, in the order of receiving; dead letters that are new before the others,
-        and those only when it is time."""
+        """All that waits, in the order of receiving. Dead letters that are new alone, unless it is
+        time for all, or the target takes some again."""
         entity = self.entities[path]
         new_ones = [item for item in entity.fresh if item in entity.items]
-        tried = sorted(new_ones, key=lambda item: item.number)
         entity.fresh.clear()
         is_time = entity.passes_on_at <= now
+        if entity.is_dead:
+            target = self.entities.get(str(entity.target))
+            was_closed = entity.is_target_closed
+            entity.is_target_closed = target is None or not target.settings.status.allows_send
+            is_time = is_time or was_closed
         if is_time:
             entity.passes_on_at = NEVER
+        tried = [] if is_time else sorted(new_ones, key=lambda item: item.number)
         for new in tried:
             self.pass_on(path, new, now)
         while is_time and (item := self.best(entity, None, now, tried)) is not None:

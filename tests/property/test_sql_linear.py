@@ -7,7 +7,7 @@ import pytest
 from tandembus.core.sql import compile_filter
 from tandembus.errors import FilterError
 from tandembus.limits import MAX_SQL_STEPS
-from tests.property.sql_linear import FAMILIES, Family
+from tests.property.sql_linear import FAMILIES, MOST, Family
 from tests.unit.core.sql_sample import context_of
 
 
@@ -19,7 +19,7 @@ def test_steps_grow_like_the_size(family: Family) -> None:
         program, context, _ = family.at(size)
         program.matches(context)
         counted.append(program.steps)
-    assert counted[1] <= 2.5 * counted[0]
+    assert counted[1] <= MOST * counted[0]
     assert counted[1] <= MAX_SQL_STEPS
 
 

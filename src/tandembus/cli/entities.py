@@ -85,7 +85,7 @@ _EXAMPLES: Final = {
 
 def _add_kind(commands: Any, kind: Kind) -> None:
     group = commands.add_parser(
-        kind,
+        kind.value,
         help=f"create, list, show, update and delete {kind}s",
         epilog=_EXAMPLES[kind],
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -67,7 +67,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     for option in OPTIONS:
         if option.key == "folder":
-            parser.add_argument("folder", type=Path, nargs="?", help=option.help)
+            parser.add_argument("folder", nargs="?", help=option.help)
         elif option.metavar is None:
             parser.add_argument(
                 option.flag_name,

@@ -65,7 +65,9 @@ def text_or_none(value: object, where: str) -> str | None:
 def path(value: object, where: str) -> Path:
     if isinstance(value, Path):
         return value
-    return Path(text(value, where))
+    if not (written := text(value, where)):
+        raise ArgumentError(f"{where} is empty: name a path. (`.` is the current folder.)")
+    return Path(written)
 
 
 def integer(value: object, where: str) -> int:

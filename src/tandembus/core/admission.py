@@ -123,14 +123,12 @@ def check_session_room(book: Book, size: int) -> None:
 
 
 def check_attach(queue: Queue, session_id: str) -> None:
-    """Raises if the session would be new and does not fit. An existing one can always be received
-    from, because that frees memory."""
+    """Raises if a new session of this id does not fit. (From one that exists can always be
+    received, because that frees memory.)"""
     _check_length("SessionId", session_id, limits.MAX_SESSION_ID)
     sessions = queue.sessions
     assert sessions is not None
-    if session_id not in sessions:
-        size = sessions.cost(session_id) + kept_bytes(sessions.levels)
-        check_session_room(queue.book, size)
+    check_session_room(queue.book, sessions.cost(session_id) + kept_bytes(sessions.levels))
 
 
 def check_state(queue: Queue, session: Session, state: bytes) -> None:

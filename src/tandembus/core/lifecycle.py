@@ -502,9 +502,12 @@ def take_for_relay(queue: Queue, most: int, now: Millis) -> dict[int, int]:
 
 
 def take_dead_letters(queue: Queue, most: int, now: Millis) -> dict[int, int]:
-    """The dead letters that are to be tried next, with their bodies: those that are new, and in a
-    pass the others. One that has used up its hops stays where it is, for receivers."""
+    """The dead letters that are to be tried next, with their bodies: those that are new; in a pass
+    all, in order. One that has used up its hops stays where it is, for receivers."""
     taken: dict[int, int] = {}
+    if queue.is_passing:
+        queue.stay(queue.fresh)
+        queue.fresh.clear()
     for number in sorted(islice(queue.fresh, most)):
         del queue.fresh[number]
         _try_or_keep(queue, number, taken)

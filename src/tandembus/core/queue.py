@@ -105,6 +105,7 @@ class Queue:
         "is_passing",
         "is_relay",
         "is_simple",
+        "is_target_closed",
         "kind",
         "last_enqueued_ms",
         "level_of",
@@ -191,6 +192,8 @@ class Queue:
         """When the dead letters that could not go on are tried again, all of them. From then until
         that is done nobody gets one."""
         self.is_passing = False
+        self.is_target_closed = False
+        """Whether the target took no dead letter when it was asked last."""
         self.stuck: dict[int, None] = {}
         """Those that could not go on this time, while the others are tried."""
         self.wakes_at: Millis = NEVER
@@ -728,9 +731,19 @@ class Queue:
                 found.part.ready.put_back(found.at, found.chunk.level(found.row))
 
     def try_again_later(self, now: Millis) -> None:
-        """Dead letters could not go on."""
-        wait = limits.RELAY_RETRY_MS * (1 + self.counts[_WAITING] // limits.RELAY_RETRIES)
-        self.passes_at = min(self.passes_at, now + wait)
+        """Dead letters were refused one by one: each is read again for the next try, so the more
+        wait, the later that is."""
+        self._pass_at(
+            now + limits.RELAY_RETRY_MS * (1 + self.counts[_WAITING] // limits.RELAY_RETRIES)
+        )
+
+    def ask_target_later(self, now: Millis) -> None:
+        """The target takes no dead letter now. To ask it costs nothing."""
+        self.is_target_closed = True
+        self._pass_at(now + limits.RELAY_RETRY_MS)
+
+    def _pass_at(self, when: Millis) -> None:
+        self.passes_at = min(self.passes_at, when)
         self.relay_at(self.passes_at)
 
     def back_from_relay(self, number: int) -> None:

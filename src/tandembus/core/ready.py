@@ -219,11 +219,6 @@ class Ready:
     def lanes(self) -> Sequence[Lane]:
         return self._lanes
 
-    @property
-    def is_amid_turns(self) -> bool:
-        """Whether some level is behind its share."""
-        return any(self._turns)
-
     def push(self, index: int, level: int) -> None:
         lane = self._lanes[level]
         runs = lane.runs

@@ -114,9 +114,10 @@ class Receivers:
             found = sessions.get(session)
             if found is not None and found.is_locked(now):
                 raise SessionCannotBeLockedError(session)
-            if found is not None and found.link is not None:
+            if found is None:
+                admission.check_attach(self._queue, session)
+            elif found.link is not None:
                 self._end_session(found, now)  # its lock is over; the tick has not come yet
-            admission.check_attach(self._queue, session)
             found = sessions.open(session)
         return Attached(found.id, self._grant(found, link, mode, now))
 

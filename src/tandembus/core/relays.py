@@ -208,8 +208,12 @@ class Relays:
             queue.is_passing = False
             queue.stay(stay)
             if queue.counts[State.WAITING]:
-                queue.try_again_later(now)
+                queue.ask_target_later(now)
             return {}
+        if queue.is_target_closed:  # it was: a new dead letter does not overtake those that wait
+            queue.is_target_closed = False
+            queue.passes_at = NEVER
+            queue.is_passing = True
         bodies = lifecycle.take_dead_letters(queue, limits.RELAY_BATCH, now)
         if not bodies and (queue.fresh or queue.is_passing):
             queue.relay_at(now)

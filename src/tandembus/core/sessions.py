@@ -100,10 +100,11 @@ class Session:
 
     @property
     def is_more_than_a_row(self) -> bool:
+        """Whether it must be kept. How far each level is behind its weight is not: the next holder
+        begins anew, or every session that was ever held would stay an object."""
         if self.link is not None or self.held:
             return True
-        ready = self._ready
-        return ready is not None and (ready.is_amid_turns or any(lane.back for lane in self._own))
+        return any(lane.back for lane in self._own)
 
     @property
     def _own(self) -> Iterator[SessionLane]:

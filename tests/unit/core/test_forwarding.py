@@ -504,3 +504,29 @@ def test_with_sessions_nothing_is_forwarded(world: World) -> None:
     world.dead_letter("q", *world.take(accepted.link))
     world.settle_down()
     assert world.waiting("target") == ["a"]
+
+
+@pytest.mark.req("T17", "T21")
+def test_fk11_thousands_of_dead_letters_go_on_in_order_when_their_target_takes_them(
+    world: World,
+) -> None:
+    """However many wait for a target that is disabled: all go on within seconds of its return, and
+    a new one does not overtake them."""
+    world.queue("graves", status=EntityStatus.SEND_DISABLED)
+    world.queue("q", forward_dead_letters_to="graves")
+    old = [f"{number:04}" for number in range(2_500)]
+    dead_letters(world, *old)
+    world.wait(RELAY_RETRY_MS + SECOND)
+    world.update("graves", status=EntityStatus.ACTIVE)
+    world.answers_loads = False
+    dead_letters(world, "new")
+    for _ in range(30):
+        world.settle_down()
+        if world.loads:
+            dead_letters(world, "newer")  # while the others are read
+            world.answer_load()
+    world.answers_loads = True
+    world.wait(2 * RELAY_RETRY_MS)
+    arrived = world.waiting("graves")
+    assert arrived[:2_501] == [*old, "new"]
+    assert set(arrived[2_501:]) == {"newer"}

@@ -6,15 +6,18 @@ import gc
 import tracemalloc
 from base64 import b85decode
 from dataclasses import replace
+from random import Random
 from zlib import decompress
 
 import pytest
 
 from tandembus.core.commands import (
     Attach,
+    Command,
     CreateQueue,
     Declare,
     DeleteEntity,
+    Detach,
     Discharge,
     Flow,
     GetSessionState,
@@ -26,7 +29,13 @@ from tandembus.core.commands import (
 from tandembus.core.namespace import Namespace
 from tandembus.core.rules import SqlFilter
 from tandembus.core.session_rows import MAX_COST
-from tandembus.errors import ArgumentError, QuotaExceededError
+from tandembus.errors import (
+    ArgumentError,
+    NotAllowedError,
+    QuotaExceededError,
+    SessionCannotBeLockedError,
+    SessionLockLostError,
+)
 from tandembus.model import Message
 from tandembus.settings import PrioritySettings, QueueSettings
 from tests.unit.core.world import START, World, message, numbers, rule
@@ -392,3 +401,85 @@ def test_fa8_rows_that_are_free_are_used_before_new_ones(lived: World) -> None:
     lived.lull()
     lived.do(Send("q", [message("x", session_id=f"another-{number}") for number in range(100)]))
     assert _session_bytes(lived) <= taken + 100
+
+
+def test_fa8_a_session_whose_lock_is_over_is_accepted_again_at_the_bound() -> None:
+    """The lock of an empty session is over, and no tick has come: whoever asks for the session
+    gets it, though the sessions have reached their limit. (The refusal came after the end of the
+    lock was written, and the broker stopped.)"""
+    world = World()
+    world.queue("q", requires_session=True, lock_duration_ms=5_000)
+    world.accept_session("q", "empty")
+    world.send("q", *[message("x", session_id=f"s{n}") for n in range(100)])
+    world.namespace.limit_sessions(_session_bytes(world) - 1)
+    world.now += 5_000
+    world.accept_session("q", "empty")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_fa8_random_commands_at_the_bound(seed: int) -> None:
+    """Whatever is sent, held, left and forgotten when sessions have reached their limit: a command
+    is done or refused with `QuotaExceededError`, and a refusal has changed nothing. What nobody
+    holds stays within the limit."""
+    chance = Random(seed)
+    world = World()
+    weights = (3, 1) if seed % 2 else None
+    priority = PrioritySettings(levels=2, weights=weights) if seed % 3 else None
+    world.queue("q", requires_session=True, lock_duration_ms=5_000, priority=priority)
+    limit = 40_000
+    world.namespace.limit_sessions(limit)
+    links: list[tuple[int, str]] = []
+    refused = 0
+    for number in range(3_000):
+        name = f"session-{chance.randrange(150)}"
+        letters = [message("x", session_id=name, priority=chance.choice((0, 9)))]
+        commands: list[Command] = [
+            Send("q", letters),
+            Send("q", letters),
+            Attach(number, "q", session=name),
+        ]
+        if links:
+            link, held = chance.choice(links)
+            commands += [
+                Flow(link, chance.randrange(3), number << 32),
+                SetSessionState("q", held, chance.choice((None, b"s" * 200)), link),
+                Detach(link),
+            ]
+        command = chance.choice(commands)
+        try:
+            world.do(command)
+        except QuotaExceededError:
+            refused += 1
+        except (SessionCannotBeLockedError, SessionLockLostError):
+            pass
+        except NotAllowedError:  # the lock was over, and with it the link
+            links.remove((link, held))
+        else:
+            if isinstance(command, Attach):
+                links.append((number, name))
+            elif isinstance(command, Detach):
+                links.remove((link, held))
+        world.now += chance.choice((0, 0, 0, 10, 1_000))
+        if chance.random() < 0.5:
+            world.tick()
+    for link, _ in links:
+        world.do(Detach(link))
+    assert refused > 50
+    assert _session_bytes(world) <= limit
+
+
+def test_fa8_sessions_with_weights_are_rows_again_when_they_are_left() -> None:
+    """Their turns are no reason to keep an object: thousands that were each held once stay within
+    the limit."""
+    world = World()
+    priority = PrioritySettings(levels=10, weights=(1,) * 10)
+    world.queue("q", requires_session=True, priority=priority)
+    names = [f"s{n}" for n in range(500)]
+    for name in names:
+        world.send("q", *[message("x", session_id=name, priority=p) for p in (0, 9)])
+    before = _session_bytes(world)
+    for number, name in enumerate(names):
+        world.do(Attach(number, "q", session=name))
+        world.do(Flow(number, 1, number << 32))
+        world.do(Detach(number))
+    assert _session_bytes(world) <= before
