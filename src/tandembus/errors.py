@@ -5,7 +5,6 @@
     ├── StoreError                    the log cannot be written or read; ends the process
     │   ├── CorruptLogError           a checksum or a length is wrong; says segment and offset
     │   └── StoreInUseError           another process owns the data folder
-    ├── JavaMissingError              no Java for Spark                     (in spark/java.py)
     ├── ConnectionLostError           to a client: the way to the broker went, outcomes are unknown
     └── Refused                       a command that was understood and is refused
         ├── ArgumentError             a bad value                     (FilterError: a bad SQL text)

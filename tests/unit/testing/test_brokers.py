@@ -175,7 +175,7 @@ def test_a_broker_that_cannot_start(tmp_path: Path) -> None:
     """It is said, and nothing is left behind."""
     file = tmp_path / "file"
     file.write_text("not a folder")
-    with pytest.raises(OSError, match="file"):
+    with pytest.raises(ArgumentError, match="it is a file"):
         LocalBroker.start(file)
     with pytest.raises(RuntimeError, match="before it was ready"):
         BrokerProcess.start(file)
