@@ -368,9 +368,9 @@ class Model:
         is_time = entity.passes_on_at <= now
         if entity.is_dead:
             target = self.entities.get(str(entity.target))
-            was_closed = entity.is_target_closed
-            entity.is_target_closed = target is None or not target.settings.status.allows_send
-            is_time = is_time or was_closed
+            is_closed = target is None or not target.settings.status.allows_send
+            is_time = is_time or (entity.is_target_closed and not is_closed)
+            entity.is_target_closed = is_closed
         if is_time:
             entity.passes_on_at = NEVER
         tried = [] if is_time else sorted(new_ones, key=lambda item: item.number)

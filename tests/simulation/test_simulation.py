@@ -259,3 +259,9 @@ def test_canary_a_commit_that_is_skipped(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_violation_says_which_promise() -> None:
     assert str(Violation("P1", "a message is lost")) == "P1: a message is lost"
+
+
+def test_who_gets_an_answer_in_the_last_moment_and_asks_for_more_is_answered() -> None:
+    """Seed 187483845: a commit that was done while it was handed over let a message out, whose
+    settlement was the last command of all; nobody handed that over any more."""
+    World(187_483_845, hours=1.0).run()

@@ -587,7 +587,11 @@ class World:
         assert self._engine is not None
         self._is_committing = self._is_side_busy = True  # no events for what is done here
         for _ in range(MOST_ROUNDS):
+            asked = self._engine.metrics.commands
             self._engine.flush()
+            # A quick commit is done in there, and who gets its answer may ask for more.
+            if asked != self._engine.metrics.commands:
+                continue
             if self._commits.step() or self._side.step():
                 continue
             if self._engine.next_deadline() > self._clock.now_ms():

@@ -522,7 +522,8 @@ def take_dead_letters(queue: Queue, most: int, now: Millis) -> dict[int, int]:
     if queue.stuck and not queue.is_passing:
         stuck, queue.stuck = queue.stuck, {}
         queue.stay(stuck)
-        queue.try_again_later(now)
+        if queue.has_more_hops():
+            queue.try_again_later(now)
     return taken
 
 

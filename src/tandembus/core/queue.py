@@ -730,6 +730,14 @@ class Queue:
             if found is not None and found.chunk.states[found.row] == _WAITING:
                 found.part.ready.put_back(found.at, found.chunk.level(found.row))
 
+    def has_more_hops(self) -> bool:
+        """Whether a waiting message can still be forwarded. Looks until it has found one."""
+        return any(
+            chunk.hop(row) < limits.MAX_FORWARD_HOPS
+            for part in self.parts
+            for chunk, row in part.table.rows_in(State.WAITING)
+        )
+
     def try_again_later(self, now: Millis) -> None:
         """Dead letters were refused one by one: each is read again for the next try, so the more
         wait, the later that is."""
@@ -740,7 +748,8 @@ class Queue:
     def ask_target_later(self, now: Millis) -> None:
         """The target takes no dead letter now. To ask it costs nothing."""
         self.is_target_closed = True
-        self._pass_at(now + limits.RELAY_RETRY_MS)
+        if self.has_more_hops():
+            self._pass_at(now + limits.RELAY_RETRY_MS)
 
     def _pass_at(self, when: Millis) -> None:
         self.passes_at = min(self.passes_at, when)

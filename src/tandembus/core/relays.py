@@ -207,8 +207,7 @@ class Relays:
             queue.stuck.clear()
             queue.is_passing = False
             queue.stay(stay)
-            if queue.counts[State.WAITING]:
-                queue.ask_target_later(now)
+            queue.ask_target_later(now)
             return {}
         if queue.is_target_closed:  # it was: a new dead letter does not overtake those that wait
             queue.is_target_closed = False
