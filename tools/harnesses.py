@@ -69,9 +69,6 @@ EXPECTED_SKIPS: Final = re.compile(
 )
 """Reasons for which a test may be skipped where all else is installed. CI and `make long` take any
 other for a failure: a tool that is missing would make them green."""
-_OURS: Final = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "PYTEST_ADDOPTS")
-"""Variables that could keep a harness from running, or from failing."""
-
 SEED: Final = "--seed "
 
 # In the order of `make long`: what is most likely to find something first.
@@ -147,10 +144,7 @@ def run(command: Sequence[str], log: Path | None = None, *, at_most_s: float) ->
             [*command],
             cwd=ROOT,
             # What it prints is seen at once: the log of a long run can be followed.
-            env={
-                **{name: value for name, value in os.environ.items() if name not in _OURS},
-                "PYTHONUNBUFFERED": "1",
-            },
+            env={**_environment(), "PYTHONUNBUFFERED": "1"},
             stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -165,6 +159,15 @@ def run(command: Sequence[str], log: Path | None = None, *, at_most_s: float) ->
     if code == TIMED_OUT:
         lines.append(f"ended after {at_most_s:.0f} s, far more than it takes")
     return Outcome(as_typed(command), code, time.monotonic() - began, tuple(lines))
+
+
+def _environment() -> dict[str, str]:
+    """Without what could keep a harness from running, or from failing: flags of a make around this
+    one, such as -i and -n. The variables that were given to that one stay."""
+    left_out = ("MAKEFLAGS", "MFLAGS", "PYTEST_ADDOPTS")
+    kept = {name: value for name, value in os.environ.items() if name not in left_out}
+    _, given, variables = os.environ.get("MAKEFLAGS", "").partition("-- ")
+    return {**kept, "MAKEFLAGS": given + variables} if given else kept
 
 
 def _wait(process: subprocess.Popen[bytes], at_most_s: float) -> int:

@@ -23,8 +23,9 @@ class Canary(NamedTuple):
     target: str
     what: str
     plant: Callable[[], AbstractContextManager[object]]
-    most: int = 20_000
-    """Inputs by which it must be found."""
+    most: int = 200_000
+    """Inputs by which it must be found: some thirty times as many as it takes on average, because
+    with thrice as many one seed of twenty does not find it."""
 
 
 def _wrong_exception() -> AbstractContextManager[object]:
@@ -177,14 +178,14 @@ def _case_kept() -> AbstractContextManager[object]:
 
 CANARIES: Final = (
     Canary("value", "a descriptor above 255 raises KeyError", _wrong_exception),
-    Canary("value", "a symbolic descriptor takes 60 ms and more", _slow, 2_000),
-    Canary("value", "a descriptor of Microsoft's takes 30 MB", _greedy, 4_000),
+    Canary("value", "a symbolic descriptor takes 60 ms and more", _slow, 20_000),
+    Canary("value", "a descriptor of Microsoft's takes 30 MB", _greedy, 40_000),
     Canary("frame", "the fast reader loses `settled`", _fast_path_disagrees),
     Canary("message", "bytes in a text's place are trusted", _text_unchecked),
-    Canary("live", "a released delivery raises KeyError", _released_forgotten, 4_000),
-    Canary("live", "a link is left behind", _link_left_behind, 500),
-    Canary("live", "a mistake of one ends the connections of others", _friend_hurt, 500),
-    Canary("client", "a drain raises AttributeError", _drain_unexpected, 2_000),
+    Canary("live", "a released delivery raises KeyError", _released_forgotten, 40_000),
+    Canary("live", "a link is left behind", _link_left_behind, 5_000),
+    Canary("live", "a mistake of one ends the connections of others", _friend_hurt, 5_000),
+    Canary("client", "a drain raises AttributeError", _drain_unexpected, 20_000),
     Canary("nodes", "an argument of a request is trusted", _argument_trusted),
     Canary("http", "an escape is trusted", _escape_trusted),
     Canary("xml", "the content of an entry is trusted", _content_trusted),

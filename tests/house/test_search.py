@@ -87,6 +87,7 @@ def test_a_planted_fault_is_found_and_repeated(plant: Plant, tmp_path: Path) -> 
     begun = f'make search MINUTES=2 ARGS="--only {plant.target} --commit a-canary"'
     searched = typed(begun, tree)
     assert searched.returncode != 0, searched.stdout
+    assert not (tree / ".venv").exists(), "it has failed for another reason: VENV did not arrive"
     assert re.search(rf"{plant.target} .*FAILED", searched.stdout), searched.stdout
     repeats = re.findall(r"^repeat: (make .+)$", searched.stdout, re.MULTILINE)
     assert len(repeats) == 1, searched.stdout
@@ -287,11 +288,13 @@ def test_a_harness_on_another_tree_than_the_runs_has_not_passed(
 
 
 def test_flags_of_make_do_not_reach_a_harness(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With `make -i` or `-n` around it, every harness would be green."""
-    monkeypatch.setenv("MAKEFLAGS", "n")
+    """With `make -i` or `-n` around it, every harness would be green. Its variables do: else
+    VENV=… would mean one environment here and another one there."""
     monkeypatch.setenv("PYTEST_ADDOPTS", "--collect-only")
-    told = run(["sh", "-c", 'echo "=$MAKEFLAGS$PYTEST_ADDOPTS="'], at_most_s=60)
-    assert told.lines == ("==",)
+    for flags, kept in (("n", ""), ("ik -- VENV=a B=c", "-- VENV=a B=c"), (" -- B=c", "-- B=c")):
+        monkeypatch.setenv("MAKEFLAGS", flags)
+        told = run(["sh", "-c", 'echo "=$MAKEFLAGS$PYTEST_ADDOPTS="'], at_most_s=60)
+        assert told.lines == (f"={kept}=",)
 
 
 def test_without_git_nothing_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
