@@ -27,6 +27,7 @@ FLIPS   ?= 2000
 CYCLES  ?= 500
 FAILURES ?= 20
 CASES   ?= 100000
+READS   ?= 20000
 FRAMES  ?= 5000000
 LIVE    ?= 200000
 TRIES   ?= 1000000
@@ -129,6 +130,9 @@ bench-overlap: $(READY) ## 100 sends at a time over a 70 ms line, and one by one
 sql: $(READY) ## SQL filters against a reference evaluator (CASES), and their worst cases
 	$(PY) -m tests.property.test_sql_agrees --cases $(CASES) $(ARGS)
 	$(PY) -m tests.property.sql_linear
+
+frames: $(READY) ## Frames in one read against one at a time, random traffic with transactions: READS
+	$(PY) -m tests.property.test_frames_in_order --reads $(READS) $(ARGS)
 
 fuzz: $(READY) ## Hostile bytes: FRAMES on the decoder, LIVE on connections, HTTP, names, canaries
 	$(PY) -m tests.fuzz.run --frames $(FRAMES) --live $(LIVE) --workers $(WORKERS) $(ARGS)

@@ -81,6 +81,7 @@ HARNESSES = (
     Harness("kill", ("CYCLES=6",), "--no-canary", 18, SEED, figures=r"\d+ kills:"),
     Harness("priority-order", ("ORDERS=500",), "", 8, SEED),
     Harness("sql", ("CASES=10000",), "", 9, SEED, figures="disagreements"),
+    Harness("frames", ("READS=300",), "", 4, SEED),
     Harness("fuzz", ("FRAMES=50000",), "--target decoder --no-canary", 7, SEED),
     Harness("outage-hours", ("OUTAGE_HOURS=6", "OUTAGE_SEEDS=1"), "", 20, SEED),
     Harness("audit-faults", ("HONEST=1", "FAULTS=100"), "", 40, SEED, figures="honest:|planted:"),

@@ -20,7 +20,26 @@ from struct import Struct
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
-from tandembus.model import NO_EDITS, Duration, Edits, Millis, Symbol, Timestamp, Value
+from tandembus.model import (
+    NO_EDITS,
+    Byte,
+    Char,
+    Described,
+    Duration,
+    Edits,
+    Float,
+    Int,
+    Long,
+    Millis,
+    Short,
+    Symbol,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
+    Value,
+)
 
 
 class Removal(IntEnum):
@@ -206,6 +225,16 @@ class Reactivated(NamedTuple):
     sequence_numbers: bytes
 
 
+class ScheduleHeld(NamedTuple):
+    """Messages that were scheduled in a transaction, with their numbers given at once: `is_held` as
+    long as it is open, and none becomes active. A restart cancels those that are held."""
+
+    time: Millis
+    entity: int
+    is_held: int
+    sequence_numbers: bytes
+
+
 class Removed(NamedTuple):
     time: Millis
     entity: int
@@ -306,6 +335,7 @@ Change: TypeAlias = (
     | Deferred
     | Delayed
     | Reactivated
+    | ScheduleHeld
     | Removed
     | SessionLocked
     | SessionUnlocked
@@ -356,8 +386,16 @@ def value_to_json(value: Value) -> object:
             return {"$uuid": str(value)}
         case Decimal():
             return {"$decimal": str(value)}
+        case Described(descriptor, inner):
+            return {"$described": [value_to_json(descriptor), value_to_json(inner)]}  # type: ignore[arg-type]
+        case Float():
+            return {"$single": repr(value)}
         case float() if not math.isfinite(value):
             return {"$float": repr(value)}
+        case Long():
+            return int(value)
+        case _ if (tag := _TAG_OF.get(type(value))) is not None:
+            return {tag: value}
         case _:
             return value
 
@@ -372,6 +410,17 @@ _TAGS: Final[Mapping[str, type]] = {
 }
 
 
+_TAG_OF: Final[Mapping[type, str]] = {
+    kind: f"${kind.__name__.lower()}"
+    for kind in (UByte, UShort, UInt, ULong, Byte, Short, Int, Char)
+}
+_TYPE_OF: Final[Mapping[str, type]] = {
+    **_TAGS,
+    "$single": Float,
+    **{tag: kind for kind, tag in _TAG_OF.items()},
+}
+
+
 def value_from_json(value: object) -> Value:
     if not isinstance(value, dict):
         assert value is None or isinstance(value, bool | int | float | str)
@@ -379,7 +428,11 @@ def value_from_json(value: object) -> Value:
     ((tag, text),) = value.items()
     if tag == "$bytes":
         return base64.b64decode(text)
-    result: Value = _TAGS[tag](text)
+    if tag == "$described":
+        descriptor, inner = map(value_from_json, text)
+        assert isinstance(descriptor, int | Symbol)
+        return Described(descriptor, inner)
+    result: Value = _TYPE_OF[tag](text)
     return result
 
 

@@ -12,7 +12,7 @@
         ├── EntityNotFoundError, EntityExistsError, EntityDisabledError
         ├── MessageSizeExceededError, QuotaExceededError
         ├── MessageLockLostError, SessionLockLostError, SessionCannotBeLockedError
-        ├── MessageNotFoundError
+        ├── MessageNotFoundError, TransactionUnknownError
         ├── OperationTimeoutError
         ├── ServerBusyError           the broker is                   (ThrottledError: a rate)
         ├── UnauthorizedError
@@ -171,6 +171,11 @@ class MessageNotFoundError(Refused):
 
     def __init__(self, sequence_number: int) -> None:
         super().__init__(f"No message with sequence number {sequence_number} is in that state.")
+
+
+class TransactionUnknownError(Refused):
+    condition = "amqp:transaction:unknown-id"
+    status = 404
 
 
 class OperationTimeoutError(Refused):

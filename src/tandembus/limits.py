@@ -69,8 +69,9 @@ MAX_BATCH_BYTES: Final = 1 * MIB
 """A batch in one transfer (Service Bus premium)."""
 BATCH_ENVELOPE: Final = 4 * KIB
 """What a batch may be larger than a message: its envelope repeats properties of the first one."""
-MAX_BATCH_MESSAGES: Final = 4_500
-"""Messages of one batch: bounds the length of one command, and so the wait of everybody else."""
+MAX_REQUEST_MESSAGES: Final = 4_500
+"""Messages, or numbers of messages, in one request to `$management`. A batch has no such bound: its
+size is one."""
 
 # -------------------------------------------------------------------------- entities, sizes
 
@@ -188,6 +189,8 @@ TRANSACTION_TIMEOUT_MS: Final = 2 * MINUTE_MS
 longer."""
 MAX_OPEN_TRANSACTIONS: Final = 5_000
 """Undischarged transactions of a namespace: as many as connections."""
+MAX_UNPROVEN_TRANSACTIONS: Final = 500
+"""Of these, those of connections that had shown no token when they declared them."""
 
 # ---------------------------------------------------------------------- SQL filters, actions
 
@@ -267,15 +270,23 @@ MAX_NODES_PER_FRAME: Final = 10_000
 """Values in one frame (amplification by zero-width elements)."""
 MAX_SECTIONS: Final = 1_000
 """Sections of one message (one message of a million empty sections)."""
-MAX_CHANNELS: Final = 256
-"""Sessions of one connection: the JavaScript SDK opens one for each link, and has all links of a
-client on one connection."""
-MAX_LINKS_PER_CONNECTION: Final = 255
-"""Links of one connection; what Java's client counts with."""
-MAX_CREDIT: Final = 5_000
-"""Credit of one link that we honour, and receive at most: it bounds unsettled deliveries."""
+MAX_CHANNELS: Final = 5_000
+"""Sessions of one connection (Service Bus): the SDKs for .NET and JavaScript open one for a link,
+and have all links of a client on one connection."""
+MAX_LINKS_PER_CONNECTION: Final = 10_000
+"""Links of one connection; a session receiver of .NET has three."""
+MAX_CREDIT: Final = 1_000_000
+"""Credit of one link that we honour. It takes no memory: what may be unsettled has bounds."""
+MAX_PREFETCH: Final = 5_000
+"""Messages that the lean client asks for at once."""
 MAX_UNSETTLED: Final = 5_000
-"""Unsettled deliveries of one link."""
+"""Messages of one session that a peer has sent, and that are not answered: then nothing more is
+read."""
+MAX_UNSETTLED_OUT: Final = 100_000
+"""Deliveries of one connection, over all its links, that its peer has not settled and whose locks
+live. Each takes some 250 bytes here and a lock in core."""
+LOCK_RECHECK_MS: Final = 1_000
+"""How often a connection with so many is looked at for locks that are over."""
 MAX_CONNECTIONS: Final = 5_000
 """Connections of a namespace (Service Bus)."""
 MAX_UNAUTHENTICATED: Final = 256

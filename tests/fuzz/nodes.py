@@ -85,7 +85,7 @@ class Desk:
                 await self._send(ENTITIES[where % len(ENTITIES)], where & 8 != 0, data[1:])
 
     async def _ask(self, node: Node, payload: bytes) -> None:
-        reply, _ = await self._gateway.answer(node, payload)
+        reply, _ = await self._gateway.answer(node, payload, None)
         if reply is None:
             return
         for code, start, _ in sections(reply):

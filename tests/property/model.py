@@ -45,6 +45,8 @@ class Item:
     count: int = 0
     token: bytes | None = None
     until: int = NEVER
+    held: int | None = None
+    """The transaction in which it was scheduled, while that is open."""
 
     @property
     def is_locked(self) -> bool:
@@ -154,6 +156,7 @@ class Model:
             self.__dict__.update(before)
             if isinstance(command, c.Discharge):  # one that cannot be carried out is over too
                 self.transactions.pop(command.transaction, None)
+                self.drop_held(command.transaction)
             raise
         self.serve(now)
         return self.answer
@@ -253,6 +256,13 @@ class Model:
                 raise errors.MessageSizeExceededError
             if entity.has_sessions and message.session_id is None:
                 raise errors.NotAllowedError
+        if command.transaction is not None and command.is_numbered:
+            self.opened(command.transaction, now)
+            numbers = [self.arrive(command.path, m, now) for m in command.messages]
+            for item in entity.items:
+                if item.number in numbers and item.state == State.SCHEDULED:
+                    item.held = command.transaction
+            return numbers
         if command.transaction is not None:
             self.opened(command.transaction, now).append(replace(command, transaction=None))
             return []
@@ -408,8 +418,12 @@ class Model:
 
     def CancelScheduled(self, command: c.CancelScheduled, now: int) -> None:
         entity = self.at(command.path)
-        for number in command.sequence_numbers:
-            entity.items.remove(self.find(entity, number, State.SCHEDULED))
+        items = [self.find(entity, number, State.SCHEDULED) for number in command.sequence_numbers]
+        if command.transaction is not None:
+            self.opened(command.transaction, now).append(replace(command, transaction=None))
+            return
+        for item in items:
+            entity.items.remove(item)
 
     def find(self, entity: Entity, number: int, state: State) -> Item:
         for item in entity.items:
@@ -423,6 +437,8 @@ class Model:
         entity = self.holder(command.path)
         if not entity.settings.status.allows_receive:
             raise errors.EntityDisabledError(command.path)
+        if entity.passes_on and not entity.is_dead:
+            raise errors.NotAllowedError
         if entity.has_sessions == (command.session is None):
             raise errors.NotAllowedError
         deadline = now + command.timeout_ms
@@ -614,6 +630,7 @@ class Model:
                 case c.Disposition.DEFER:
                     item.edits = item.edits.then(command.edits)
                     item.state, item.token, item.until = State.DEFERRED, None, NEVER
+                    item.count += 1
                 case c.Disposition.ABANDON:
                     item.edits = item.edits.then(command.edits)
                     self.give_back(command.path, item, now, is_counted=True, due=due)
@@ -787,9 +804,18 @@ class Model:
         parts = self.opened(command.transaction, now)
         del self.transactions[command.transaction]
         if command.fail:
+            self.drop_held(command.transaction)
             return
+        for entity in self.entities.values():
+            for item in entity.items:
+                item.held = None if item.held == command.transaction else item.held
         tokens: list[bytes] = []
+        cancelled: list[tuple[str, int]] = []
         for part in parts:
+            if isinstance(part, c.CancelScheduled):
+                cancelled += [(part.path, number) for number in part.sequence_numbers]
+                if len(set(cancelled)) < len(cancelled):
+                    raise errors.NotAllowedError
             tokens += getattr(part, "tokens", ())
             if len(set(tokens)) < len(tokens):
                 raise errors.NotAllowedError
@@ -797,6 +823,16 @@ class Model:
 
     def forget(self, number: int) -> None:
         del self.transactions[number]
+        self.drop_held(number)
+
+    def drop_held(self, transaction: int | None) -> None:
+        """What was scheduled in a transaction that was not committed is cancelled; None: in any."""
+        for entity in self.entities.values():
+            entity.items = [
+                item
+                for item in entity.items
+                if item.held is None or transaction not in (None, item.held)
+            ]
 
     # --- time -------------------------------------------------------------------------------------
 
@@ -831,7 +867,7 @@ class Model:
                 if session.link:
                     yield session.until, partial(self.lose_session, path, name, now)
             for item in entity.items:
-                if item.state == State.SCHEDULED:
+                if item.state == State.SCHEDULED and item.held is None:
                     yield item.due, partial(self.activate, path, item, now)
                 elif item.state == State.DELAYED:
                     yield item.due, partial(self.wait_again, path, item, now)
@@ -860,6 +896,7 @@ class Model:
         self.answer = Answer()
         self.links.clear()
         self.transactions.clear()
+        self.drop_held(None)
         self.last_transaction = 0
         for path, entity in list(self.entities.items()):
             entity.hungry.clear()

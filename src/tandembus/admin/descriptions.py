@@ -13,16 +13,13 @@ read over: the SDKs send back what they were shown.
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
 from typing import Any, Final, TypeVar, assert_never
 from urllib.parse import unquote, urlsplit
-from uuid import UUID
 
 from tandembus import limits
+from tandembus.admin.values import read_value, typed
 from tandembus.atom import (
     COUNTS,
     INSTANCE,
@@ -36,10 +33,7 @@ from tandembus.atom import (
     read_duration,
     read_extension_element,
     read_integer,
-    read_ticks,
-    read_time,
     tag,
-    ticks_duration,
     time,
 )
 from tandembus.core.queue import Queue
@@ -54,7 +48,12 @@ from tandembus.core.rules import (
 )
 from tandembus.core.state import State
 from tandembus.errors import ArgumentError, ProtocolError
-from tandembus.model import Duration, Millis, Secret, Symbol, Timestamp, Value
+from tandembus.model import (
+    Millis,
+    Secret,
+    Timestamp,
+    Value,
+)
 from tandembus.settings import (
     AccessRight,
     AuthorizationRule,
@@ -441,48 +440,11 @@ def _read_values(element: Element | None, written: dict[str, str], where: str) -
         key, child = pair.find("Key"), pair.find("Value")
         if key is None or child is None or not key.text:
             raise ProtocolError("A property or parameter has no key or no value.")
-        value = None if child.is_nil else _read_value(child)
+        value = None if child.is_nil else read_value(child)
         values[key.text] = value
         if isinstance(value, Timestamp):
             written[f"{where}/{key.text}"] = child.text.strip()
     return values
-
-
-def _read_value(element: Element) -> Value:
-    text = element.text
-    try:
-        match element.type:
-            case "string" | "":
-                return text
-            case "int" | "long" | "short" | "byte" | "unsignedInt" | "unsignedLong":
-                return read_integer(text)
-            case "unsignedShort" | "unsignedByte":
-                return read_integer(text)
-            case "double" | "float":
-                return float(text)
-            case "decimal":
-                return _decimal(text.strip())
-            case "boolean":
-                return read_boolean(text)
-            case "dateTime":
-                return Timestamp(read_time(text))
-            case "duration":
-                return Duration(read_ticks(text))
-            case "guid":
-                return UUID(text.strip())
-            case "base64Binary":
-                return base64.b64decode(text, validate=True)
-    except (ValueError, InvalidOperation, binascii.Error):
-        raise ProtocolError(f"{text[:40]!a} is not a {element.type}.") from None
-    raise ArgumentError(f"SubCode=40000. {element.type[:40]!a} is not a type of value.")
-
-
-def _decimal(text: str) -> Decimal:
-    """Of the size that .NET has: an exponent of a thousand million is no value but an attack."""
-    value = Decimal(text)
-    if len(text) > 40 or not value.is_finite() or abs(value.adjusted()) > 28:
-        raise ValueError(text)
-    return value
 
 
 def rule_description(rule: Rule) -> str:
@@ -529,7 +491,7 @@ def _values(name: str, values: Mapping[str, Value], written: Mapping[str, str], 
         return ""
     pairs = []
     for key, value in values.items():
-        kind, text = _typed(value)
+        kind, text = typed(value)
         text = written.get(f"{where}/{key}", text)
         # Five characters are cut from the type by the JavaScript SDK: a prefix of four and a colon.
         pairs.append(
@@ -542,33 +504,3 @@ def _values(name: str, values: Mapping[str, Value], written: Mapping[str, str], 
             + "</KeyValueOfstringanyType>"
         )
     return f"<{name}>{''.join(pairs)}</{name}>"
-
-
-_SPECIAL: Final = {"inf": "INF", "-inf": "-INF", "nan": "NaN"}
-
-
-def _typed(value: Value) -> tuple[str, str]:
-    """The XML Schema type of a value, and its text."""
-    match value:
-        case None:
-            return "string", ""
-        case bool():
-            return "boolean", "true" if value else "false"
-        case Timestamp():
-            return "dateTime", time(value)
-        case Duration():
-            return "duration", ticks_duration(value)
-        case int():
-            return ("int" if -(2**31) <= value < 2**31 else "long"), str(int(value))
-        case float():
-            return "double", _SPECIAL.get(repr(value), repr(value))
-        case Decimal():
-            return "decimal", str(value)
-        case UUID():
-            return "guid", str(value)
-        case bytes():
-            return "base64Binary", base64.b64encode(value).decode()
-        case Symbol() | str():
-            return "string", str(value)
-        case _:
-            assert_never(value)

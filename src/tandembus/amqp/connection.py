@@ -110,11 +110,11 @@ class Connection:
 
     __slots__ = (
         "_buffer", "_deadlines", "_hostname", "_is_header_sent", "_is_open_sent",
-        "_is_sasl_required", "_properties", "_sasl", "_sasl_out", "_sessions",
-        "channel_max", "container_id", "context", "handle_max", "has_large", "idle_timeout_ms",
+        "_is_sasl_required", "_properties", "_sasl", "_sasl_out", "_sessions", "channel_max",
+        "container_id", "context", "crowded", "handle_max", "has_large", "idle_timeout_ms",
         "incoming", "link_count", "max_frame_size", "max_links", "max_message_size",
         "max_partial_bytes", "out", "partial_bytes", "pending", "remote_channel_max",
-        "remote_idle_ms", "remote_max_frame", "role", "state", "tracked",
+        "remote_idle_ms", "remote_max_frame", "role", "state", "tracked", "unsettled_out",
     )  # fmt: skip
 
     def __init__(
@@ -159,20 +159,19 @@ class Connection:
         self.remote_idle_ms: Millis | None = None
         self.incoming: dict[int, Session] = {}
         """Sessions by the peer's channel."""
-        self.link_count = 0
-        self.partial_bytes = 0
+        self.link_count = self.partial_bytes = 0
+        self.unsettled_out = 0  # by the peer, over all links
+        self.crowded: set[Session] = set()  # with too many unsettled when a message came
         self.out: list[Buffer] = []
         self.has_large = False
         self.pending: list[Session] = []
         """Sessions with a disposition that waits for its neighbours."""
         self._sessions: dict[int, Session] = {}
-        self._hostname = hostname
-        self._properties = properties
+        self._hostname, self._properties = hostname, properties
         self._is_sasl_required = use_sasl
         self._sasl: SaslServer | SaslClient | None = None
         self._sasl_out: list[bytes] = []
-        self._is_header_sent = False
-        self._is_open_sent = False
+        self._is_header_sent = self._is_open_sent = False
         self._buffer = ReceiveBuffer()
         self._deadlines = Deadlines()
         if role is Role.SERVER:
@@ -199,7 +198,8 @@ class Connection:
     @property
     def can_read(self) -> bool:
         """Whether the peer should be read from: not while it has too many unsettled with us."""
-        return not any(it.has_too_many_unsettled for it in self.incoming.values())
+        self.crowded = {it for it in self.crowded if it.has_too_many_unsettled}
+        return not self.crowded
 
     @property
     def sessions(self) -> tuple[Session, ...]:
@@ -569,11 +569,12 @@ class Connection:
 
     def _new_session(self, wish: int, initial_id: int) -> Session:
         most = min(self.channel_max, self.remote_channel_max)
-        for channel in (wish, *range(most + 1)):
-            if channel <= most and channel not in self._sessions:
-                session = self._sessions[channel] = Session(self, channel, initial_id)
-                return session
-        raise ArgumentError("The connection has no channel left.")
+        if wish > most or wish in self._sessions:
+            wish = next((it for it in range(most + 1) if it not in self._sessions), -1)
+        if wish < 0:
+            raise ArgumentError("The connection has no channel left.")
+        session = self._sessions[wish] = Session(self, wish, initial_id)
+        return session
 
     def _write_begin(self, session: Session, remote_channel: int | None) -> None:
         begin = Begin(

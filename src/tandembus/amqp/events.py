@@ -72,6 +72,17 @@ class MessageReceived(NamedTuple):
     state: DeliveryState | None
 
 
+class MessageCut(NamedTuple):
+    """A message that is larger than its link takes, where the link keeps the beginning of such a
+    one (`Link.keeps_head`): who asked can be answered. If it is not settled, `link.settle` has to
+    be called for `delivery_id`."""
+
+    link: Link
+    delivery_id: int
+    head: bytes
+    settled: bool
+
+
 class Delivery(NamedTuple):
     """An unsettled delivery of a session."""
 
@@ -147,6 +158,7 @@ Event: TypeAlias = (
     | LinkAttached
     | LinkFlow
     | MessageReceived
+    | MessageCut
     | Dispositions
     | WindowOpened
     | LinkDetached

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from tandembus.amqp.events import Event, LinkDetached, LinkFlow, MessageReceived
+from tandembus.amqp.events import Event, LinkDetached, LinkFlow, MessageCut, MessageReceived
 from tandembus.amqp.fast import Flow, Transfer, encode_state
 from tandembus.amqp.performatives import (
     RECEIVER,
@@ -31,7 +31,7 @@ from tandembus.amqp.performatives import (
 from tandembus.amqp.states import LinkState
 from tandembus.amqp.unsettled import HALF, MASK
 from tandembus.errors import ArgumentError
-from tandembus.limits import MAX_CREDIT, MAX_UNSETTLED
+from tandembus.limits import MAX_CREDIT, MAX_UNSETTLED, MAX_UNSETTLED_OUT
 from tandembus.model import new_tuple
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Link:
 
     __slots__ = (
         "_is_discarding", "_is_reported", "_partial", "_partial_id", "_partial_of", "context",
-        "credit", "delivery_count", "handle", "is_draining", "is_sender", "local",
+        "credit", "delivery_count", "handle", "is_draining", "is_sender", "keeps_head", "local",
         "max_message_size", "name", "remote", "remote_handle", "session", "state", "unsettled",
     )  # fmt: skip
 
@@ -72,6 +72,8 @@ class Link:
         self.is_draining = False
         self.unsettled = 0
         self.max_message_size = session.connection.max_message_size
+        self.keeps_head = 0
+        """So many bytes of a message that is too large are reported, as a `MessageCut`."""
         self.context: Any = None
         """For the owner of the connection; not looked at here."""
         self._partial: bytearray | None = None
@@ -92,7 +94,7 @@ class Link:
         while the session's window is closed."""
         if self.session.is_blocked or self.state is not ATTACHED:
             return 0
-        return max(0, min(self.credit, MAX_UNSETTLED - self.unsettled))
+        return max(0, min(self.credit, MAX_UNSETTLED_OUT - self.session.connection.unsettled_out))
 
     def accept(
         self,
@@ -120,7 +122,8 @@ class Link:
             source if source is not None else self.remote.source or Source(),
             target if target is not None else self.remote.target or Target(),
             initial_delivery_count=self.delivery_count if self.is_sender else None,
-            max_message_size=self.max_message_size,
+            # .NET takes it for the limit of what it receives, and drops what is larger.
+            max_message_size=None if self.is_sender else self.max_message_size,
             properties=properties,
         )
         try:
@@ -133,7 +136,7 @@ class Link:
         self.state = LinkState.ATTACHED
         return True
 
-    def refuse(self, error: Error) -> None:
+    def refuse(self, error: Error | None) -> None:
         """Answer the peer's attach with one that has no source and no target, then detach; never
         any credit in between. (§2.6.3; both SDKs need exactly this)"""
         if self.state is not LinkState.ATTACH_RECEIVED:
@@ -150,7 +153,8 @@ class Link:
         try:
             self.session.write(attach)
         except ArgumentError:  # not even its name fits
-            self.session.end(Error("amqp:frame-size-too-small", error.description))
+            text = None if error is None else error.description
+            self.session.end(Error("amqp:frame-size-too-small", text))
             return
         self.state = LinkState.ATTACHED
         self._is_reported = True
@@ -276,6 +280,8 @@ class Link:
                         session.twins.add(delivery_id, self)
                     else:
                         session.incoming.add(delivery_id, self)
+                        if session.has_too_many_unsettled:
+                            session.connection.crowded.add(session)
                     self.unsettled += 1
                     if self.unsettled > _HARD_UNSETTLED:
                         self._too_many(events)
@@ -335,6 +341,8 @@ class Link:
                 self.session.twins.add(delivery_id, self)
             else:
                 self.session.incoming.add(delivery_id, self)
+                if self.session.has_too_many_unsettled:
+                    connection.crowded.add(self.session)
             self.unsettled += 1
             if self.unsettled > _HARD_UNSETTLED:
                 self._too_many(events)
@@ -347,7 +355,7 @@ class Link:
         """The peer's detach: answered with the same `closed`, unless it is the answer to ours."""
         if self.state is LinkState.ATTACH_RECEIVED:
             # It gave up waiting. Our end has to exist before it can be detached.
-            self.refuse(Error("amqp:link:detach-forced", "The attach was withdrawn."))
+            self.refuse(None)
             self._is_reported = False
         elif self.state is LinkState.ATTACHED:
             self._drop()
@@ -376,11 +384,19 @@ class Link:
     def _discard(self, settled: bool, more: bool, events: list[Event]) -> None:
         """A frame of a message that has grown too large: nothing of it is kept."""
         settled = settled or self._partial_of[2]
+        kept: bytes | bytearray = b""
+        if self.keeps_head and self._partial is not None:
+            kept = self._partial_of[0] if self._is_discarding else self._partial[: self.keeps_head]
         self.abandon_partial()
         if more:
             self._partial = bytearray()
             self._is_discarding = True
-            self._partial_of = (b"", 0, settled, None)
+            self._partial_of = (bytes(kept), 0, settled, None)
+        elif self.keeps_head:
+            if not settled:
+                self.session.incoming.add(self._partial_id, self)
+                self.unsettled += 1
+            events.append(MessageCut(self, self._partial_id, bytes(kept), settled))
         else:
             self._too_large(self._partial_id, settled, events)
 

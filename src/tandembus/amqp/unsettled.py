@@ -93,9 +93,22 @@ class Unsettled(Generic[T]):
             if first not in entries:
                 return []
             return [(first, entries.pop(first))]
+        start, stop = self._span(first, last)
+        taken = [(it, entries.pop(it)) for it in self.order[start:stop] if it in entries]
+        del self.order[start:stop]
+        return taken
+
+    def within(self, first: int, last: int) -> list[tuple[int, T]]:
+        """All of first … last, in order. They stay."""
+        start, stop = self._span(first, last)
+        found = dict.fromkeys(self.order[start:stop])
+        return [(it, self.entries[it]) for it in found if it in self.entries]
+
+    def _span(self, first: int, last: int) -> tuple[int, int]:
+        """Where first … last are in `order`."""
         order = self.order
         if not order:
-            return []
+            return 0, 0
         base = order[0]
         start = 0
         if is_after(first, base):
@@ -103,9 +116,7 @@ class Unsettled(Generic[T]):
         stop = 0
         if last == base or is_after(last, base):
             stop = bisect_left(order, (last - base & MASK) + 1, key=lambda it: (it - base) & MASK)
-        taken = [(it, entries.pop(it)) for it in order[start:stop] if it in entries]
-        del order[start:stop]
-        return taken
+        return start, stop
 
 
 class Twins(Generic[T, S]):

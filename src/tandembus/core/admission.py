@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from tandembus import limits
 from tandembus.changes import EntityKind
-from tandembus.core.session_rows import MAX_COST, kept_bytes
+from tandembus.core.session_rows import MAX_COST, kept_bytes, key_of
 from tandembus.errors import (
     ArgumentError,
     EntityDisabledError,
@@ -37,10 +37,6 @@ def check_send(queue: Queue, messages: Sequence[Message]) -> int:
         raise NotAllowedError(f"Nothing can be sent to '{queue.path}': send to its queue or topic.")
     if not queue.takes_sends:
         raise EntityDisabledError(queue.path)
-    if len(messages) > limits.MAX_BATCH_MESSAGES:
-        raise MessageSizeExceededError(
-            f"A batch has at most {limits.MAX_BATCH_MESSAGES} messages, not {len(messages)}."
-        )
     sizes = [len(message.payload) for message in messages]
     if not queue.is_simple or max(sizes, default=0) > queue.max_message_bytes:
         for message in messages:
@@ -99,7 +95,7 @@ def new_sessions(queue: Queue, messages: Iterable[Message]) -> dict[tuple[int, s
         for message in messages:
             session_id = message.session_id
             if session_id is not None and not message.is_ping and session_id not in sessions:
-                found[each.id, session_id] = sessions.cost(session_id)
+                found[each.id, key_of(session_id)] = sessions.cost(session_id)
     return found
 
 

@@ -111,12 +111,16 @@ class Send:
     each: bool = False
     sender: str = ""
     """Who sends, for the rate of each sender."""
+    is_numbered: bool = False
+    """In a transaction: what has a time to come is scheduled at once, so that its number can be
+    told, and cancelled if the transaction is not committed."""
 
 
 @dataclass(frozen=True, slots=True)
 class CancelScheduled:
     path: str
     sequence_numbers: Sequence[int]
+    transaction: int | None = None
 
 
 # --- receiving ------------------------------------------------------------------------------------

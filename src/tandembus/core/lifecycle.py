@@ -32,6 +32,7 @@ from tandembus.changes import (
     Renewed,
     Return,
     Returned,
+    ScheduleHeld,
     decode_edits,
     encode_edits,
 )
@@ -341,6 +342,13 @@ def holder(queue: Queue, token: bytes, now: Millis) -> int:
     return int(number)
 
 
+def is_locked(queue: Queue, token: bytes, now: Millis) -> bool:
+    """Whether the lock of this token still lives."""
+    number, nonce = TOKEN.unpack(token)
+    lock = queue.locks.get(number)
+    return lock is not None and lock[1] == nonce and lock[0] > now
+
+
 def check_settle(
     queue: Queue, tokens: Sequence[bytes], disposition: Disposition, now: Millis
 ) -> list[int]:
@@ -443,11 +451,27 @@ def renew(queue: Queue, tokens: Sequence[bytes], now: Millis) -> list[Millis]:
     return [until] * len(numbers)
 
 
-def cancel(queue: Queue, numbers: Sequence[int], now: Millis) -> None:
+def check_cancel(queue: Queue, numbers: Sequence[int]) -> None:
+    """Raises unless all of them are scheduled."""
     for number in numbers:
         found = queue.find(number)
         if found is None or found.chunk.states[found.row] != _SCHEDULED:
             raise MessageNotFoundError(number)
+
+
+def hold(queue: Queue, numbers: Sequence[int], now: Millis, *, is_held: bool = True) -> None:
+    """Scheduled messages of a transaction: they wait for its discharge, or do not any more."""
+    queue.book.emit(ScheduleHeld(now, queue.id, is_held, packed(numbers)))
+    queue.hold(numbers, is_held=is_held)
+
+
+def cancel_held(queue: Queue, numbers: Sequence[int], now: Millis) -> None:
+    """Their transaction was not committed."""
+    leave(queue, [number for number in numbers if number in queue.held], Removal.CANCELLED, now)
+
+
+def cancel(queue: Queue, numbers: Sequence[int], now: Millis) -> None:
+    check_cancel(queue, numbers)
     leave(queue, list(dict.fromkeys(numbers)), Removal.CANCELLED, now)
 
 
@@ -457,6 +481,8 @@ def activate_due(queue: Queue, now: Millis) -> None:
     scheduled = queue.scheduled
     while scheduled and scheduled[0][0] <= now:
         due, number = heappop(scheduled)
+        if number in queue.held:
+            continue  # `queue.hold` puts it back when its transaction is committed
         found = queue.find(number)
         state = None if found is None else found.chunk.states[found.row]
         if found is None or state not in (_SCHEDULED, _DELAYED):

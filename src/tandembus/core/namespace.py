@@ -73,7 +73,7 @@ from tandembus.core.relays import Relays
 from tandembus.core.replay import replay
 from tandembus.core.rules import Rule, RuleSet, default_rule
 from tandembus.core.state import State
-from tandembus.core.transactions import Transactions
+from tandembus.core.transactions import Held, Transactions, cancel_held, check_commit
 from tandembus.errors import (
     ArgumentError,
     EntityDisabledError,
@@ -147,7 +147,7 @@ class Namespace:
     def tick(self, now: Millis) -> Outcome:
         """Do what time has brought: locks and lives that end, schedules that come due."""
         now = self._advance(now)
-        self._transactions.drop_overdue(now)
+        cancel_held(self._registry, self._transactions.drop_overdue(now), now)
         while (queue := self._book.pop_due(self._registry.by_id, now)) is not None:
             self._tick_queue(queue, now)
         return self._outcome(None, now)
@@ -316,7 +316,7 @@ class Namespace:
         queue = self._registry.find(command.path)
         try:
             size = admission.check_send(queue, command.messages)
-            if command.transaction is None:
+            if command.transaction is None or command.is_numbered:
                 admission.check_room(queue, size)
                 if queue.sessions is not None or queue.subscriptions:
                     admission.check_sessions(queue, command.messages)
@@ -328,6 +328,8 @@ class Namespace:
             row = [replace(command, messages=(each,)) for each in command.messages]
             return [it if isinstance(it, Refused) else it[0] for it in self._alone(row, now)]
         if command.transaction is not None:
+            if command.is_numbered:
+                return self._accept_held(queue, command, now)
             self._transactions.add(command.transaction, command, now)
             return []
         return self._accept(queue, command.messages, command.link, now)
@@ -365,9 +367,27 @@ class Namespace:
             self._book.to_pump[queue.id] = queue
         return numbers
 
+    def _accept_held(self, queue: Queue, command: Send, now: Millis) -> list[int]:
+        """Scheduled at once, because the client is told the numbers; held until the discharge."""
+        assert command.transaction is not None
+        messages = command.messages
+        if any((message.scheduled_ms or 0) <= now for message in messages):
+            raise ArgumentError("In a transaction only what has a time to come can be scheduled.")
+        self._transactions.check(command.transaction, len(messages), now)
+        numbers = self._accept(queue, messages, command.link, now)
+        held = Held(queue.id, [number for number in numbers if number])
+        if held.sequence_numbers:
+            lifecycle.hold(queue, held.sequence_numbers, now)
+        self._transactions.add(command.transaction, held, now)
+        return numbers
+
     def _cancel(self, command: CancelScheduled, now: Millis) -> None:
         queue = self._registry.find(command.path)
-        lifecycle.cancel(queue, command.sequence_numbers, now)
+        if command.transaction is None:
+            lifecycle.cancel(queue, command.sequence_numbers, now)
+        else:
+            lifecycle.check_cancel(queue, command.sequence_numbers)
+            self._transactions.add(command.transaction, command, now)
         queue.accessed_ms = now
 
     # --- receiving --------------------------------------------------------------------------------
@@ -485,36 +505,31 @@ class Namespace:
         return self._transactions.declare(now)
 
     def _discharge(self, command: Discharge, now: Millis) -> None:
-        """All of it is checked again, as a whole; then none of it can fail."""
-        commands = self._transactions.take(command.transaction, now)
+        """All of it is checked again, as a whole; then none of it can fail. What cannot be
+        committed is rolled back by the tick that follows."""
+        parts = self._transactions.take(command.transaction, now)
+        held = [part for part in parts if isinstance(part, Held)]
         if command.fail:
+            cancel_held(self._registry, held, now)
             return
-        sizes: dict[int, int] = {}
-        tokens: set[bytes] = set()
-        sessions: dict[tuple[int, str], int] = {}
-        for each in commands:
-            if isinstance(each, Send):
-                queue = self._registry.find(each.path)
-                sizes[queue.id] = sizes.get(queue.id, 0) + admission.check_send(
-                    queue, each.messages
-                )
-                admission.check_room(queue, sizes[queue.id])
-                sessions |= admission.new_sessions(queue, each.messages)
-            else:
-                queue = self._registry.holder(each.path)
-                # First, since it is wrong whatever has become of the locks meanwhile.
-                if not tokens.isdisjoint(each.tokens):
-                    raise NotAllowedError("A message was settled twice in one transaction.")
-                tokens.update(each.tokens)
-                lifecycle.check_settle(queue, each.tokens, each.disposition, now)
-        admission.check_session_room(self._book, sum(sessions.values()))
-        for each in commands:
-            queue = self._registry.find(each.path)
-            if isinstance(each, Send):
-                self._accept(queue, each.messages, each.link, now)
-            else:
-                numbers = lifecycle.check_settle(queue, each.tokens, each.disposition, now)
-                lifecycle.settle(queue, numbers, each, now)
+        try:
+            check_commit(self._registry, parts, now)
+        except Refused:
+            self._transactions.left += held
+            raise
+        for part in parts:
+            match part:
+                case Send():
+                    queue = self._registry.find(part.path)
+                    self._accept(queue, part.messages, part.link, now)
+                case Settle():
+                    queue = self._registry.holder(part.path)
+                    numbers = lifecycle.check_settle(queue, part.tokens, part.disposition, now)
+                    lifecycle.settle(queue, numbers, part, now)
+                case CancelScheduled():
+                    lifecycle.cancel(self._registry.find(part.path), part.sequence_numbers, now)
+                case Held(entity, numbers):
+                    lifecycle.hold(self._registry.by_id[entity], numbers, now, is_held=False)
 
     # --- time -------------------------------------------------------------------------------------
 
@@ -570,6 +585,7 @@ class Namespace:
                         queue.receivers.detach_lost(session, now)
             if queue.locks:
                 lifecycle.come_back(queue, list(queue.locks), Return.RESTARTED, now)
+            lifecycle.cancel_held(queue, sorted(queue.held), now)
             if queue.sessions is not None:
                 queue.sessions.tidy()
             queue.loading.clear()

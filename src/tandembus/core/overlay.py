@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from tandembus.core.sql_values import TICKS_PER_MS
-from tandembus.model import Duration, Edits, Message, MessageId, Millis, Value
+from tandembus.model import Duration, Edits, Message, MessageId, Millis, Value, as_compared
 
 
 def laid_over(message: Message, edits: Edits) -> Message:
@@ -98,5 +98,6 @@ class Edited:
         if self._properties is None:
             edits = self._edits
             kept = {k: v for k, v in self._message.properties.items() if k not in edits.removed}
-            self._properties = {**kept, **edits.properties}
+            changed = {name: as_compared(value) for name, value in edits.properties.items()}
+            self._properties = {**kept, **changed}
         return self._properties

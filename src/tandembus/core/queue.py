@@ -100,6 +100,7 @@ class Queue:
         "fresh",
         "gives_messages",
         "has_mixed_locks",
+        "held",
         "id",
         "idle_ms",
         "is_passing",
@@ -183,6 +184,8 @@ class Queue:
         self.tally = Tally()
         self.loading: dict[int, None] = {}
         """Messages on their way to another entity that wait to be read from the store."""
+        self.held: set[int] = set()
+        """Scheduled messages whose transaction is open."""
         self.relays_at: Millis = NEVER
         """When the waiting messages of a relay are to go on."""
         self.fresh: dict[int, None] = {}
@@ -306,6 +309,15 @@ class Queue:
     def active_count(self) -> int:
         return self.counts[State.WAITING] + self.counts[State.LOCKED]
 
+    @property
+    def stands_alone(self) -> bool:
+        """Whether nothing that happens in this queue or topic reaches another entity at once."""
+        return not any(
+            each.relays_to is not None or (dead is not None and dead.relays_to is not None)
+            for each in (self, *self.subscriptions.values())
+            for dead in (each.dead_letter,)
+        )
+
     def find(self, sequence_number: int) -> Found | None:
         parts = self.parts
         part = parts[0]
@@ -330,7 +342,11 @@ class Queue:
     def choose_part(self, message: Message) -> Part:
         if len(self.parts) == 1:
             return self.parts[0]
-        key = message.session_id if self.sessions is not None else None
+        key = None
+        if self.sessions is not None and message.session_id is not None:
+            # All of a session is in one part, however its id is spelled.
+            session = self.sessions.get(message.session_id)
+            key = message.session_id if session is None else session.id
         key = message.partition_key or message.session_id if key is None else key
         if key is not None:
             return self.part_of(key)
@@ -419,6 +435,7 @@ class Queue:
         is_plain = not (
             self.edits
             or self.loading
+            or self.held
             or self.sessions is not None
             or self.cursors is not None
             or self.arrivals is not None
@@ -447,6 +464,7 @@ class Queue:
         self.loading.pop(number, None)
         self.fresh.pop(number, None)
         self.stuck.pop(number, None)
+        self.held.discard(number)
         sessions, session = self.sessions, chunk.session(row)
         body = chunk.bodies[row]
         if self.cursors is None or not self._held_back(part, chunk, row, edits):
@@ -625,8 +643,9 @@ class Queue:
         self._wait_again(found)
 
     def set_aside(self, number: int, edits: bytes | None) -> None:
-        """Deferred: only its number leads to it from now on."""
-        self._end_lock(number, Trigger.DEFER, edits)
+        """Deferred: only its number leads to it from now on. It was delivered, and that counts."""
+        _, chunk, row, _ = self._end_lock(number, Trigger.DEFER, edits)
+        chunk.set_count(row, chunk.count(row) + 1)
 
     def _end_lock(self, number: int, trigger: Trigger, edits: bytes | None) -> Found:
         found = self.find(number)
@@ -682,6 +701,19 @@ class Queue:
             )
         )
         self.remove(change.sequence_number)
+
+    def hold(self, numbers: Iterable[int], *, is_held: bool) -> None:
+        """Scheduled messages become active only when their transaction is committed."""
+        if is_held:
+            self.held.update(numbers)
+            return
+        self.held.difference_update(numbers)
+        for number in numbers:
+            found = self.find(number)
+            if found is not None and found.chunk.states[found.row] == _SCHEDULED:
+                due = found.chunk.due(found.row)
+                heappush(self.scheduled, (due, number))
+                self.book.wake(self, due)
 
     def set_level(self, number: int, level: int) -> None:
         found = self.find(number)
@@ -784,6 +816,9 @@ class Queue:
         if self.arrivals is not None:
             self.arrivals.dump(out)
         (self.cursors or Cursors(self.book)).dump(out)
+        out.number(len(self.held))
+        for number in sorted(self.held):
+            out.number(number)
 
     def load(self, source: Reader, version: int) -> None:
         self.created_ms = source.number()
@@ -803,6 +838,8 @@ class Queue:
             part.table = Table.load(source)
         if version > 1:
             self._load_readers(source)
+            if version > 3:
+                self.held = {source.number() for _ in range(source.number())}
         elif self.arrivals is not None:
             for part in self.parts:  # nobody has counted them: by number, then
                 for chunk, row in part.table.rows_from(0):

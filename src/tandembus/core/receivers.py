@@ -91,6 +91,11 @@ class Receivers:
         now: Millis,
     ) -> Attached | None:
         sessions = self._queue.sessions
+        if self._queue.relays_to is not None and not self._queue.forwards_dead_letters:
+            raise NotAllowedError(
+                "Cannot create a message receiver on an entity with auto-forwarding enabled: "
+                f"'{self._queue.path}' forwards to '{self._queue.relays_to}'."
+            )
         if session is None:
             if sessions is not None:
                 raise NotAllowedError(

@@ -34,7 +34,7 @@ from tandembus.settings import (
     split,
 )
 
-INDEX_VERSION: Final = 3
+INDEX_VERSION: Final = 4
 _MOST_ALIASES: Final = 10_000
 
 SETTINGS: Final[dict[EntityKind, type[Settings]]] = {

@@ -28,6 +28,7 @@ from tandembus.changes import (
     Returned,
     RuleAdded,
     RuleRemoved,
+    ScheduleHeld,
     SessionLocked,
     SessionStateSet,
     SessionUnlocked,
@@ -70,6 +71,9 @@ def replay(registry: Registry, change: Change) -> None:
         case Reactivated():
             for number in _numbers(change.sequence_numbers):
                 registry.by_id[change.entity].reactivate(number)
+        case ScheduleHeld():
+            queue, numbers = registry.by_id[change.entity], _numbers(change.sequence_numbers)
+            queue.hold(numbers, is_held=bool(change.is_held))
         case Activated():
             registry.by_id[change.entity].activate(change)
         case SessionLocked():

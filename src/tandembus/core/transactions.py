@@ -1,20 +1,39 @@
 """Open transactions: what was asked in each, until it is discharged (T17).
 
 Nothing happens before the discharge: no sequence number is given, no lock ends. So a transaction
-that is rolled back, or forgotten, leaves no trace.
+that is rolled back, or forgotten, leaves no trace. The one exception are messages that were
+scheduled over `$management`, whose numbers the client is told at once: they are held, and cancelled
+if the transaction is not committed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from tandembus import limits
-from tandembus.core.commands import Send, Settle
-from tandembus.errors import ArgumentError, NotAllowedError, QuotaExceededError
+from tandembus.core import admission, lifecycle
+from tandembus.core.commands import CancelScheduled, Send, Settle
+from tandembus.core.registry import Registry
+from tandembus.errors import (
+    ArgumentError,
+    EntityNotFoundError,
+    NotAllowedError,
+    QuotaExceededError,
+)
 from tandembus.model import NEVER, Millis
 
-Part: TypeAlias = Send | Settle
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Messages that were scheduled, and are held until the discharge."""
+
+    entity: int
+    sequence_numbers: list[int]
+
+
+Part: TypeAlias = Send | Settle | CancelScheduled | Held
 
 
 @dataclass(slots=True)
@@ -25,12 +44,14 @@ class _Transaction:
 
 
 class Transactions:
-    __slots__ = ("_next", "_open")
+    __slots__ = ("_next", "_open", "left")
 
     def __init__(self) -> None:
         self._open: dict[int, _Transaction] = {}
         """Oldest first, so the first is overdue first."""
         self._next = 1
+        self.left: list[Held] = []
+        """What those that could not be committed have left."""
 
     def declare(self, now: Millis) -> int:
         if len(self._open) >= limits.MAX_OPEN_TRANSACTIONS:
@@ -42,14 +63,19 @@ class Transactions:
         self._open[number] = _Transaction(now)
         return number
 
-    def add(self, number: int, part: Part, now: Millis) -> None:
+    def check(self, number: int, messages: int, now: Millis) -> None:
+        """Raises if so many messages more cannot be part of the transaction."""
         transaction = self._get(number, now)
-        messages = len(part.messages) if isinstance(part, Send) else len(part.tokens)
         if transaction.messages + messages > limits.MAX_TRANSACTION_MESSAGES:
             raise NotAllowedError(
                 f"Can't send more than {limits.MAX_TRANSACTION_MESSAGES} messages in a single "
                 "transaction."
             )
+
+    def add(self, number: int, part: Part, now: Millis) -> None:
+        messages = _count(part)
+        self.check(number, messages, now)
+        transaction = self._open[number]
         transaction.messages += messages
         transaction.parts.append(part)
 
@@ -66,10 +92,69 @@ class Transactions:
         return transaction
 
     def next_deadline(self) -> Millis:
+        if self.left:
+            return 0
         for transaction in self._open.values():
             return transaction.declared_ms + limits.TRANSACTION_TIMEOUT_MS
         return NEVER
 
-    def drop_overdue(self, now: Millis) -> None:
+    def drop_overdue(self, now: Millis) -> list[Held]:
+        """Those whose time is over are no more. What is to be cancelled of these, and of those that
+        could not be committed."""
+        held, self.left = self.left, []
         while self.next_deadline() <= now:
-            del self._open[next(iter(self._open))]
+            transaction = self._open.pop(next(iter(self._open)))
+            held += [part for part in transaction.parts if isinstance(part, Held)]
+        return held
+
+
+def _count(part: Part) -> int:
+    match part:
+        case Send():
+            return len(part.messages)
+        case Settle():
+            return len(part.tokens)
+        case _:
+            return len(part.sequence_numbers)
+
+
+def check_commit(registry: Registry, parts: Sequence[Part], now: Millis) -> None:
+    """Raises if not all of it can be done; if this does not, nothing of it can fail."""
+    sizes: dict[int, int] = {}
+    tokens: set[bytes] = set()
+    cancelled: set[tuple[int, int]] = set()
+    sessions: dict[tuple[int, str], int] = {}
+    for part in parts:
+        match part:
+            case Send():
+                queue = registry.find(part.path)
+                size = admission.check_send(queue, part.messages)
+                sizes[queue.id] = sizes.get(queue.id, 0) + size
+                admission.check_room(queue, sizes[queue.id])
+                sessions |= admission.new_sessions(queue, part.messages)
+            case Settle():
+                queue = registry.holder(part.path)
+                # First, since it is wrong whatever has become of the locks meanwhile.
+                if not tokens.isdisjoint(part.tokens):
+                    raise NotAllowedError("A message was settled twice in one transaction.")
+                tokens.update(part.tokens)
+                lifecycle.check_settle(queue, part.tokens, part.disposition, now)
+            case CancelScheduled():
+                queue = registry.find(part.path)
+                lifecycle.check_cancel(queue, part.sequence_numbers)
+                named = {(queue.id, number) for number in part.sequence_numbers}
+                if not cancelled.isdisjoint(named):
+                    raise NotAllowedError("A message was cancelled twice in one transaction.")
+                cancelled |= named
+            case Held(entity, _):
+                if entity not in registry.by_id:
+                    raise EntityNotFoundError("the entity of a scheduled message")
+    admission.check_session_room(registry.book, sum(sessions.values()))
+
+
+def cancel_held(registry: Registry, held: Sequence[Held], now: Millis) -> None:
+    """What transactions that are not committed have left."""
+    for each in held:
+        queue = registry.by_id.get(each.entity)
+        if queue is not None:
+            lifecycle.cancel_held(queue, each.sequence_numbers, now)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
 from tandembus import limits
+from tandembus.amqp.performatives import DeliveryState
 from tandembus.core.access import Claims
 from tandembus.core.commands import Command
 from tandembus.core.effects import Delivery
@@ -52,6 +53,10 @@ class Broker(Protocol):
 
     def link_named(self, name: str) -> int | None:
         """The receiving link of that name of the connection that asks."""
+        ...
+
+    def transaction_of(self, state: DeliveryState | None) -> int | None:
+        """The open transaction that the state of a transfer names. Refused if there is none."""
         ...
 
     def sender_of(self, path: str, claims: Claims) -> str:
@@ -102,7 +107,7 @@ class Call:
         return [uuid.bytes_le for uuid in uuids]
 
     def numbers(self) -> list[int]:
-        numbers = self.arguments.integers("sequence-numbers", limits.MAX_BATCH_MESSAGES)
+        numbers = self.arguments.integers("sequence-numbers", limits.MAX_REQUEST_MESSAGES)
         for number in numbers:
             if number < 0:
                 raise MessageNotFoundError(number)

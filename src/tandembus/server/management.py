@@ -17,6 +17,7 @@ from typing import Final
 from uuid import UUID
 
 from tandembus import limits
+from tandembus.amqp.performatives import DeliveryState
 from tandembus.amqp.types import Int
 from tandembus.changes import Mode, Note
 from tandembus.core import commands as c
@@ -61,7 +62,7 @@ async def answer(
     claims: Claims,
     broker: Broker,
     *,
-    transaction: int | None = None,
+    state: DeliveryState | None = None,
     tracker: str = "tandem",
 ) -> bytes:
     """The encoded reply to a request to the `$management` node of the entity at `path`."""
@@ -71,6 +72,7 @@ async def answer(
     if operation is not None:
         try:
             allowed = node_claims(claims, broker.now_ms())
+            transaction = broker.transaction_of(state)
             call = Call(request, path, allowed, broker, transaction, request.arguments)
             async with asyncio.timeout(request.timeout_ms / 1000):
                 return await operation(call)
@@ -150,17 +152,20 @@ def _received(call: Call, delivery: Delivery) -> dict[str, object]:
 
 async def _schedule(call: Call) -> bytes:
     messages: list[Message] = []
-    for item in call.arguments.items("messages", limits.MAX_BATCH_MESSAGES):
+    for item in call.arguments.items("messages", limits.MAX_REQUEST_MESSAGES):
         payload = Arguments.of(item, "An element of 'messages'").binary("message")
         messages += call.broker.incoming(payload, 0)
     sender = call.broker.sender_of(call.path, call.claims)
-    command = c.Send(call.path, messages, transaction=call.transaction, sender=sender)
+    is_numbered = call.transaction is not None
+    command = c.Send(
+        call.path, messages, transaction=call.transaction, sender=sender, is_numbered=is_numbered
+    )
     numbers = await call.execute(command)
     return call.ok({"sequence-numbers": longs(numbers)})
 
 
 async def _cancel(call: Call) -> bytes:
-    await call.execute(c.CancelScheduled(call.path, call.numbers()))
+    await call.execute(c.CancelScheduled(call.path, call.numbers(), call.transaction))
     return call.ok()
 
 
@@ -273,7 +278,8 @@ async def _enumerate_rules(call: Call) -> bytes:
     await call.broker.execute(c.Remark(call.path, Note.MANAGED), everything())
     skip = call.arguments.count("skip", 0)
     top = min(call.arguments.count("top", limits.MAX_ADMIN_PAGE), limits.MAX_ADMIN_PAGE)
-    rules = call.broker.namespace.rules(call.path)[skip : skip + top]
+    rules = sorted(call.broker.namespace.rules(call.path), key=lambda rule: rule.name.casefold())
+    rules = rules[skip : skip + top]
     if not rules:
         return call.nothing()
     return call.ok({"rules": [{"rule-description": described_rule(rule)} for rule in rules]})

@@ -24,7 +24,7 @@ from tandembus.amqp.types import (
     NULL,
     Array,
     Char,
-    Float,
+    Described,
     UInt,
     ULong,
     decode,
@@ -36,6 +36,7 @@ from tandembus.amqp.types import (
     encode_map,
     encode_string,
     encode_symbol,
+    skip,
 )
 from tandembus.errors import ArgumentError, MessageSizeExceededError, ProtocolError
 from tandembus.model import Millis, Timestamp, Value
@@ -117,6 +118,19 @@ def parse_request(payload: bytes) -> Request:
         associated_link_name=said.optional_text("associated-link-name"),
         tracking_id=_tracking_id(properties.get("com.microsoft:tracking-id")),
     )
+
+
+def parse_head(payload: bytes) -> Request:
+    """What the beginning of a request says, of which the rest was not kept: who asks, and where the
+    reply goes. `ArgumentError` if it does not say that."""
+    end = 0
+    try:
+        while True:
+            _, value_at = decode_descriptor(payload, end + 1)
+            end = skip(payload, value_at)
+    except ProtocolError:
+        pass
+    return parse_request(payload[:end])
 
 
 def _section(payload: bytes, start: int, code: int) -> object:
@@ -268,7 +282,7 @@ class Arguments:
             raise ArgumentError(f"'{name}' has {len(found.values)} entries; {most} are allowed.")
         size = 0
         for key, value in found.values.items():
-            if value is not None and not isinstance(value, _VALUES):
+            if value is not None and not isinstance(value, _VALUES) and not _is_described(value):
                 raise ArgumentError(f"'{key}' in '{name}' is not a simple value.")
             if isinstance(value, str | bytes):
                 if len(value) > limits.MAX_PROPERTY_VALUE:
@@ -280,18 +294,12 @@ class Arguments:
         return cast("dict[str, Value]", dict(found.values))
 
 
-def plain(value: Value) -> Value:
-    """The value without its AMQP width, as core compares it: an integer is an integer."""
-    if isinstance(value, bool) or type(value) in _PLAIN_TYPES:
-        return value
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, Float):
-        return float(value)
-    return str(value) if isinstance(value, Char) else value
-
-
-_PLAIN_TYPES: Final = frozenset(cast("tuple[type, ...]", Value.__args__))
+def _is_described(value: object) -> bool:
+    """Whether it is one of the described types that Microsoft's libraries write."""
+    return isinstance(value, Described) and (
+        (value.descriptor == "com.microsoft:uri" and isinstance(value.value, str))
+        or (value.descriptor == "com.microsoft:datetime-offset" and isinstance(value.value, int))
+    )
 
 
 def _wrong(name: str, kind: str) -> ArgumentError:

@@ -53,6 +53,7 @@ TABLE: Final[tuple[tuple[int, type[Change], str, str], ...]] = (
     (22, changes.CursorMoved, "QIIQQ", "s"),
     (23, changes.CursorDropped, "QI", "s"),
     (24, changes.TapTrimmed, "QIIQ", ""),
+    (25, changes.ScheduleHeld, "QIB", "b"),
 )
 
 _PREFIX: Final = Struct("<BI")

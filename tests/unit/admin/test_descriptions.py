@@ -29,7 +29,7 @@ from tandembus.core.rules import (
     TrueFilter,
 )
 from tandembus.errors import ArgumentError, ProtocolError, TandemError
-from tandembus.model import Duration, Secret, Symbol, Timestamp, Value
+from tandembus.model import Duration, Int, Secret, Symbol, Timestamp, Value
 from tandembus.settings import (
     AccessRight,
     AuthorizationRule,
@@ -280,7 +280,7 @@ def test_rules_come_back(filter_: RuleFilter, action: SqlAction | None) -> None:
 
 
 def test_the_literal_words_of_a_rule() -> None:
-    rule = Rule("r", SqlFilter("a", {"k": 3, "s": Symbol("y")}), None, NOW)
+    rule = Rule("r", SqlFilter("a", {"k": Int(3), "s": Symbol("y")}), None, NOW)
     text = rule_description(rule)
     assert '<Action i:type="EmptyRuleAction"/>' in text
     assert '<Filter i:type="SqlFilter"><SqlExpression>a</SqlExpression>' in text

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tandembus.core.commands import Loaded
+from tandembus.core.commands import Attach, Loaded
 from tandembus.core.effects import Load
-from tandembus.errors import ArgumentError, EntityNotFoundError
+from tandembus.errors import ArgumentError, EntityNotFoundError, NotAllowedError
 from tandembus.limits import MAX_FORWARD_HOPS, RELAY_RETRY_MS
 from tandembus.settings import EntityStatus
 from tests.unit.core.world import HOUR, MINUTE, SECOND, World, heavy, rule
@@ -36,15 +36,22 @@ def test_a_message_goes_on(lived: World) -> None:
 
 @pytest.mark.req("T17")
 def test_a_waiting_receiver_at_the_target(world: World) -> None:
-    """Has it at once; one at the source gets nothing."""
+    """Has it at once."""
     world.queue("target")
     world.queue("q", forward_to="target")
-    at_target, at_source = world.attach("target"), world.attach("q")
+    at_target = world.attach("target")
     world.offer(at_target, 5)
-    world.offer(at_source, 5)
     world.send("q", "a")
     assert world.texts(world.arrived(at_target)) == ["a"]
-    assert world.arrived(at_source) == []
+
+
+@pytest.mark.req("T20")
+def test_fw4_a_receiver_at_a_queue_that_forwards_is_refused(world: World) -> None:
+    """It would wait for ever. At its dead-letter queue one can receive."""
+    world.queue("target")
+    world.queue("q", forward_to="target")
+    world.refused(NotAllowedError, Attach(99, "q"), match="auto-forwarding enabled")
+    world.attach("q/$DeadLetterQueue")
 
 
 @pytest.mark.req("T17")

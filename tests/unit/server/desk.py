@@ -19,6 +19,7 @@ from tandembus.amqp.message import (
     edited,
     sections,
 )
+from tandembus.amqp.performatives import DeliveryState, TransactionalState
 from tandembus.amqp.types import (
     NULL,
     Array,
@@ -205,6 +206,12 @@ class Desk:
 
     def link_named(self, name: str) -> int | None:
         return self.links.get(name)
+
+    def transaction_of(self, state: DeliveryState | None) -> int | None:
+        """Every number is taken for one of this connection's."""
+        if isinstance(state, TransactionalState):
+            return int.from_bytes(state.txn_id, "big")
+        return None
 
     def sender_of(self, path: str, claims: Claims) -> str:
         return "somebody"

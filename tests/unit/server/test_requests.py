@@ -28,14 +28,13 @@ from tandembus.amqp.types import (
     encode_string,
 )
 from tandembus.errors import ArgumentError, MessageSizeExceededError
-from tandembus.model import Duration, Symbol, Timestamp
+from tandembus.model import Duration, Symbol, Timestamp, as_compared
 from tandembus.server.requests import (
     DEFAULT_TIMEOUT_MS,
     MAX_TIMEOUT_MS,
     Arguments,
     longs,
     parse_request,
-    plain,
     reply,
     strings,
     timestamps,
@@ -282,8 +281,8 @@ def test_values_that_no_property_can_have(values: dict[str, object]) -> None:
     ],
 )
 def test_plain_values(value: Any, kind: type) -> None:
-    assert plain(value) == value
-    assert type(plain(value)) is kind
+    assert as_compared(value) == value
+    assert type(as_compared(value)) is kind
 
 
 # --- replies --------------------------------------------------------------------------------------
