@@ -73,17 +73,17 @@ SEED: Final = "--seed "
 
 # In the order of `make long`: what is most likely to find something first.
 HARNESSES = (
-    Harness("model", ("RUNS=60", "STEPS=100"), "", 6, SEED),
+    Harness("model", ("RUNS=60", "STEPS=100"), "", 4.0, SEED),
     Harness(
-        "powercut", ("IMAGES=600", "FLIPS=60"), "--no-canary", 16, SEED, figures=r"\d+ bad|silent"
+        "powercut", ("IMAGES=600", "FLIPS=60"), "--no-canary", 2.4, SEED, figures=r"\d+ bad|silent"
     ),
-    Harness("simulate", ("SEEDS=12", "HOURS=1"), "", 17, SEED),
-    Harness("kill", ("CYCLES=6",), "--no-canary", 18, SEED, figures=r"\d+ kills:"),
-    Harness("priority-order", ("ORDERS=500",), "", 8, SEED),
-    Harness("sql", ("CASES=10000",), "", 9, SEED, figures="disagreements"),
-    Harness("fuzz", ("FRAMES=50000",), "--target decoder --no-canary", 7, SEED),
-    Harness("outage-hours", ("OUTAGE_HOURS=6", "OUTAGE_SEEDS=1"), "", 20, SEED),
-    Harness("audit-faults", ("HONEST=1", "FAULTS=100"), "", 40, SEED, figures="honest:|planted:"),
+    Harness("simulate", ("SEEDS=12", "HOURS=1"), "", 1.9, SEED),
+    Harness("kill", ("CYCLES=6",), "--no-canary", 4.5, SEED, figures=r"\d+ kills:"),
+    Harness("priority-order", ("ORDERS=500",), "", 3.0, SEED),
+    Harness("sql", ("CASES=10000",), "", 5.4, SEED, figures="disagreements"),
+    Harness("fuzz", ("FRAMES=50000",), "--target decoder --no-canary", 4.4, SEED),
+    Harness("outage-hours", ("OUTAGE_HOURS=6", "OUTAGE_SEEDS=1"), "", 2.5, SEED),
+    Harness("audit-faults", ("HONEST=1", "FAULTS=100"), "", 25.0, SEED, figures="honest:|planted:"),
     Harness("properties", seed_option="--hypothesis-seed="),
     Harness("test-long"),
     Harness("outage", seed_option=SEED),

@@ -287,6 +287,36 @@ def test_a_harness_on_another_tree_than_the_runs_has_not_passed(
     assert long.run_one(sql, ("1a2c", False), tmp_path).verdict != "passed"
 
 
+@pytest.mark.parametrize(
+    ("reason", "is_ci", "code"),
+    [
+        ("there is no zsh", True, 0),
+        ("there is no chromium", True, 1),
+        ("there is no chromium", False, 0),
+    ],
+)
+def test_in_ci_a_test_that_is_skipped_for_another_reason_is_a_failure(
+    reason: str, is_ci: bool, code: int, tmp_path: Path
+) -> None:
+    (tmp_path / "test_one.py").write_text(
+        "import pytest\n"
+        "def test_that_runs(): pass\n"
+        f"def test_that_does_not(): pytest.skip({reason!r})\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "CI"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", "test_one.py"]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={**environment, "PYTHONPATH": str(ROOT), **({"CI": "true"} if is_ci else {})},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    assert ("skipped in CI" in done.stdout) == bool(code)
+
+
 def test_flags_of_make_do_not_reach_a_harness(monkeypatch: pytest.MonkeyPatch) -> None:
     """With `make -i` or `-n` around it, every harness would be green. Its variables do: else
     VENV=… would mean one environment here and another one there."""

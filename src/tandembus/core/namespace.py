@@ -158,6 +158,11 @@ class Namespace:
         return min(deadline, self._transactions.next_deadline())
 
     @property
+    def now(self) -> Millis:
+        """The latest time that was heard of, of a command or of a record of the log."""
+        return self._registry.now
+
+    @property
     def freed(self) -> list[int]:
         """Bodies that nobody needs any more. The engine takes them and clears the list."""
         return self._book.freed

@@ -10,6 +10,7 @@ from array import array
 
 from tandembus.changes import (
     Activated,
+    BodyMoved,
     Change,
     CursorDropped,
     CursorMoved,
@@ -21,6 +22,7 @@ from tandembus.changes import (
     EntityDeleted,
     EntityUpdated,
     LevelChanged,
+    Noted,
     Reactivated,
     Removed,
     Renewed,
@@ -31,6 +33,7 @@ from tandembus.changes import (
     SessionLocked,
     SessionStateSet,
     SessionUnlocked,
+    Started,
     TapTrimmed,
     delivered_rows,
 )
@@ -112,8 +115,10 @@ def replay(registry: Registry, change: Change) -> None:
             cursors.trim(change.partition, change.position)
         case LevelChanged():
             registry.by_id[change.entity].set_level(change.sequence_number, change.level)
-        case _:
-            return  # a note, a start, a moved body: no queue changes
+        case BodyMoved():
+            return  # it has no time, and the engine does it
+        case Noted() | Started():
+            pass  # no queue changes, but time went on
     registry.now = max(registry.now, change.time)
 
 

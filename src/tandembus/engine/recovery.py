@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tandembus.changes import BodyMoved, Enqueued, Started
+from tandembus.changes import BodyMoved, Enqueued
 from tandembus.core.namespace import Namespace
 from tandembus.engine import index
 from tandembus.engine.bodies import Bodies
@@ -22,12 +22,17 @@ from tandembus.store.records import decode_group
 class Recovered:
     namespace: Namespace
     bodies: Bodies
-    time: Millis = 0
-    """The latest time in the log: the clock must not be behind it."""
+    index_time: Millis = 0
+    """When the index was made."""
     index_place: int = 0
     index_bytes: int = 0
     records: int = 0
     """Replayed behind the index."""
+
+    @property
+    def time(self) -> Millis:
+        """The latest time in the log: the clock must not be behind it."""
+        return max(self.index_time, self.namespace.now)
 
 
 def recover(store: Store, progress: Callable[[int, int], None] | None = None) -> Recovered:
@@ -60,13 +65,9 @@ def _replay_group(recovered: Recovered, body: bytes, place: int) -> None:
                 bodies.put(change.body, first + offset, end - offset)
         elif type(change) is BodyMoved:
             bodies.move(change.body, first + offset)
-        elif type(change) is not Started:
+        else:
             replay(change)
     for number in namespace.freed:
         bodies.free(number)
     namespace.freed.clear()
     recovered.records += len(rows)
-    for change, _ in reversed(rows):
-        if not isinstance(change, BodyMoved):
-            recovered.time = max(recovered.time, change.time)
-            break

@@ -159,6 +159,28 @@ def test_time_goes_on_where_the_log_ends() -> None:
     assert behind.now_ms() == 2_000_000_005_000
 
 
+def test_the_clock_is_not_behind_core_after_a_record_of_an_earlier_time() -> None:
+    """A schedule that is activated late has its due time in the log, behind a later one in the same
+    group: with the clock behind core an id within its window was taken again."""
+    world = World()
+    window_ms = 20_000
+    world.queue("d", requires_duplicate_detection=True, duplicate_window_ms=window_ms)
+    world.queue("q")
+    world.queue("late")
+    begin = world.clock.now_ms()
+    world.execute(Send("d", [Plain(b"one", message_id="one")]))
+    world.execute(Send("late", [Plain(b"late", scheduled_ms=begin + 1_000)]))
+    world.clock.advance(window_ms)
+    latest = world.clock.now_ms()
+    world.submit_payload(b"in the same group")
+    world.engine.tick()
+    world.settle()
+    behind = ManualClock(begin)
+    again = World(world.store, behind)
+    assert again.recovered.time == latest
+    assert behind.now_ms() == again.namespace.now == latest
+
+
 def test_an_index_of_another_version_is_refused() -> None:
     world = World()
     world.queue()
