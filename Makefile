@@ -26,7 +26,9 @@ IMAGES  ?= 100000
 FLIPS   ?= 2000
 CYCLES  ?= 500
 FAILURES ?= 20
+LARGEST ?= 100
 CASES   ?= 100000
+READS   ?= 20000
 FRAMES  ?= 5000000
 LIVE    ?= 200000
 TRIES   ?= 1000000
@@ -130,14 +132,18 @@ sql: $(READY) ## SQL filters against a reference evaluator (CASES), and their wo
 	$(PY) -m tests.property.test_sql_agrees --cases $(CASES) $(ARGS)
 	$(PY) -m tests.property.sql_linear
 
+frames: $(READY) ## Frames in one read against one at a time, random traffic with transactions: READS
+	$(PY) -m tests.property.test_frames_in_order --reads $(READS) $(ARGS)
+
 fuzz: $(READY) ## Hostile bytes: FRAMES on the decoder, LIVE on connections, HTTP, names, canaries
 	$(PY) -m tests.fuzz.run --frames $(FRAMES) --live $(LIVE) --workers $(WORKERS) $(ARGS)
 
 hostile: $(READY) ## Hostile clients beside one that behaves: its p99, and the broker's memory, ATTACK_S for each attack; 35 minutes
 	$(PY) -m tests.hostile.run --seconds $(ATTACK_S) $(ARGS)
 
-connections: $(READY) ## 5,000 idle connections, then 1,000 inside TLS: memory and CPU
+connections: $(READY) ## 5,000 idle connections, then 1,000 inside TLS; one with 10,000 links, with 50,000 unsettled: memory and CPU
 	$(PY) -m tests.hostile.connections $(ARGS)
+	$(PY) -m tests.hostile.crowded
 
 timing: $(READY) ## Whether the time of a refusal tells anything about a key: TRIES of each pair
 	$(PY) -m tests.hostile.timing --count $(TRIES) $(ARGS)
@@ -211,6 +217,9 @@ sdk-samples: $(READY) ## The SDK's own samples, unmodified; downloads them
 
 test-js: $(READY) ## The SDK for JavaScript (@azure/service-bus); installs it from npm
 	$(PY) -m tests.interop.nodejs $(ARGS)
+
+ladder: $(READY) ## Messages of 256 KB to LARGEST MB × plain, TLS, WebSocket × the SDKs, the lean client, the CLI × every way to receive, and the broker's memory (ARGS="--only python/tls/4MB")
+	$(PY) -m tests.interop.ladder --largest $(LARGEST) $(ARGS)
 
 test-interop: $(READY) ## Plain AMQP clients, Qpid Proton and rhea; builds and installs them
 	$(PY) -m tests.interop.plain_amqp $(ARGS)

@@ -28,7 +28,6 @@ from typing import Final
 
 from tandembus.admin.api import AdminApi
 from tandembus.admin.console import Console
-from tandembus.admin.console import site as console
 from tandembus.admin.declared import carry_out, entities_of
 from tandembus.clock import Clock, MovableClock
 from tandembus.config import Change, Declared, NamespaceConfig, ServerConfig, changes
@@ -36,7 +35,6 @@ from tandembus.config.server import BACKUP, LOG, POLICIES, RUNNING, kept_in
 from tandembus.config.server import ROOT_POLICY as ROOT_POLICY
 from tandembus.core.access import Policy, Right, Secret, everything
 from tandembus.core.commands import DeleteEntity
-from tandembus.core.effects import Delivery
 from tandembus.core.jwt import JwtTrust
 from tandembus.engine.engine import Tuning
 from tandembus.errors import ArgumentError, StoreError
@@ -47,7 +45,7 @@ from tandembus.server.health import Oversight, tell_systemd
 from tandembus.server.listener import Listener
 from tandembus.server.moving import ClockControl
 from tandembus.server.namespaces import Directory, Hosted
-from tandembus.server.outgoing import encoded
+from tandembus.server.stored import shown
 from tandembus.store import standby
 from tandembus.store.api import Store
 from tandembus.store.files import FileStore
@@ -109,7 +107,12 @@ class Server:
         """Has a result when the disk has failed."""
         self._clock = clock
         self._directory = Directory()
-        self._console = Console(lambda: [each.broker for each in self._directory], _rendered)
+        self._console = Console(
+            lambda: [each.broker for each in self._directory],
+            lambda broker, _, delivery, is_whole: shown(
+                broker.engine.engine, delivery, is_whole=is_whole
+            ),
+        )
         self._listener: Listener
 
     @classmethod
@@ -336,10 +339,6 @@ class Server:
             broker = self.namespaces.pop().broker
             self._console.stop(broker.name)
             await broker.close()
-
-
-def _rendered(broker: console.Broker, path: str, delivery: Delivery) -> bytes:
-    return encoded(broker.engine.body(delivery.body), delivery, shows_state=True)
 
 
 async def _declare(

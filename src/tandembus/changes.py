@@ -20,7 +20,27 @@ from struct import Struct
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
-from tandembus.model import NO_EDITS, Duration, Edits, Millis, Symbol, Timestamp, Value
+from tandembus.model import (
+    NO_EDITS,
+    Byte,
+    Char,
+    Described,
+    Duration,
+    Edits,
+    Float,
+    Int,
+    Long,
+    Millis,
+    Payload,
+    Short,
+    Symbol,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
+    Value,
+)
 
 
 class Removal(IntEnum):
@@ -62,6 +82,12 @@ class EntityKind(IntEnum):
     TOPIC = 1
     SUBSCRIPTION = 2
     DEAD_LETTER = 3
+    """A dead-letter queue, or a transfer dead-letter queue."""
+
+
+TRANSFER_BIT: Final = 0x8000_0000
+"""A transfer dead-letter queue has the number of its queue, subscription or topic, and this bit.
+It has no record of its own: it is there as long as its entity is."""
 
 
 class Note(IntEnum):
@@ -138,8 +164,9 @@ class Enqueued(NamedTuple):
     session_id: str | None
     duplicate_key: str | None
     edits: bytes | None
-    payload: bytes | None
-    """The stored bytes; None where `body` was stored by an earlier record."""
+    payload: Payload | None
+    """The stored bytes; None where `body` was stored by an earlier record. Of a large message the
+    record has the head, and a `PiecesJoined` before it says where the rest is."""
 
 
 class Activated(NamedTuple):
@@ -203,6 +230,16 @@ class Reactivated(NamedTuple):
 
     time: Millis
     entity: int
+    sequence_numbers: bytes
+
+
+class ScheduleHeld(NamedTuple):
+    """Messages that were scheduled in a transaction, with their numbers given at once: `is_held` as
+    long as it is open, and none becomes active. A restart cancels those that are held."""
+
+    time: Millis
+    entity: int
+    is_held: int
     sequence_numbers: bytes
 
 
@@ -285,6 +322,25 @@ class BodyMoved(NamedTuple):
     payload: bytes
 
 
+class PieceStored(NamedTuple):
+    """A part of a message that is still arriving. Changes no queue; one that no message has joined
+    by the end of the log is dropped."""
+
+    body: int
+    payload: bytes
+
+
+class PiecesJoined(NamedTuple):
+    """The message stored as `body` by the next record is large: its body is in these pieces."""
+
+    body: int
+    skip: int
+    """Bytes of the first piece that come before the body."""
+    body_bytes: int
+    pieces: bytes
+    """`PIECE_ROW` per piece: number, length."""
+
+
 class Started(NamedTuple):
     """The broker recovered and serves again. Every lock of its former life ended here."""
 
@@ -306,6 +362,7 @@ Change: TypeAlias = (
     | Deferred
     | Delayed
     | Reactivated
+    | ScheduleHeld
     | Removed
     | SessionLocked
     | SessionUnlocked
@@ -316,10 +373,13 @@ Change: TypeAlias = (
     | TapTrimmed
     | Noted
     | BodyMoved
+    | PieceStored
+    | PiecesJoined
     | Started
 )
 
 DELIVERED_ROW: Final = Struct("<QQIIB")
+PIECE_ROW: Final = Struct("<QI")
 
 RIDES_ALONG: Final = frozenset({Delivered, Renewed, Noted, SessionLocked})
 """Changes that need no sync of their own: losing one in a crash only means that a lock ends early.
@@ -356,8 +416,16 @@ def value_to_json(value: Value) -> object:
             return {"$uuid": str(value)}
         case Decimal():
             return {"$decimal": str(value)}
+        case Described(descriptor, inner):
+            return {"$described": [value_to_json(descriptor), value_to_json(inner)]}  # type: ignore[arg-type]
+        case Float():
+            return {"$single": repr(value)}
         case float() if not math.isfinite(value):
             return {"$float": repr(value)}
+        case Long():
+            return int(value)
+        case _ if (tag := _TAG_OF.get(type(value))) is not None:
+            return {tag: value}
         case _:
             return value
 
@@ -372,6 +440,17 @@ _TAGS: Final[Mapping[str, type]] = {
 }
 
 
+_TAG_OF: Final[Mapping[type, str]] = {
+    kind: f"${kind.__name__.lower()}"
+    for kind in (UByte, UShort, UInt, ULong, Byte, Short, Int, Char)
+}
+_TYPE_OF: Final[Mapping[str, type]] = {
+    **_TAGS,
+    "$single": Float,
+    **{tag: kind for kind, tag in _TAG_OF.items()},
+}
+
+
 def value_from_json(value: object) -> Value:
     if not isinstance(value, dict):
         assert value is None or isinstance(value, bool | int | float | str)
@@ -379,7 +458,11 @@ def value_from_json(value: object) -> Value:
     ((tag, text),) = value.items()
     if tag == "$bytes":
         return base64.b64decode(text)
-    result: Value = _TAGS[tag](text)
+    if tag == "$described":
+        descriptor, inner = map(value_from_json, text)
+        assert isinstance(descriptor, int | Symbol)
+        return Described(descriptor, inner)
+    result: Value = _TYPE_OF[tag](text)
     return result
 
 

@@ -9,10 +9,11 @@
     └── Refused                       a command that was understood and is refused
         ├── ArgumentError             a bad value                     (FilterError: a bad SQL text)
         ├── NotAllowedError           the entity does not do that     (session and non-session, …)
+        │   └── SessionIdMissingError     it requires sessions, and the message names none
         ├── EntityNotFoundError, EntityExistsError, EntityDisabledError
         ├── MessageSizeExceededError, QuotaExceededError
         ├── MessageLockLostError, SessionLockLostError, SessionCannotBeLockedError
-        ├── MessageNotFoundError
+        ├── MessageNotFoundError, TransactionUnknownError
         ├── OperationTimeoutError
         ├── ServerBusyError           the broker is                   (ThrottledError: a rate)
         ├── UnauthorizedError
@@ -95,6 +96,15 @@ class NotAllowedError(Refused):
     status = 400
 
 
+class SessionIdMissingError(NotAllowedError):
+    """A message without a session id was sent to an entity that requires sessions."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Session enabled entity doesn't allow a message whose session identifier is null."
+        )
+
+
 class UnauthorizedError(Refused):
     condition = "amqp:unauthorized-access"
     status = 401
@@ -171,6 +181,11 @@ class MessageNotFoundError(Refused):
 
     def __init__(self, sequence_number: int) -> None:
         super().__init__(f"No message with sequence number {sequence_number} is in that state.")
+
+
+class TransactionUnknownError(Refused):
+    condition = "amqp:transaction:unknown-id"
+    status = 404
 
 
 class OperationTimeoutError(Refused):

@@ -45,8 +45,8 @@ MAX_PARTITION_KEY: Final = 128
 MAX_PROPERTY_VALUE: Final = 32 * KIB
 """One application property (Service Bus). Bounds what a filter or an index can be made to hold."""
 MAX_PROPERTIES: Final = 64 * KIB
-"""All properties of a message together (Service Bus); a dead-lettering that would exceed it gets
-the reason HeaderSizeExceeded."""
+"""All properties of a message together (Service Bus), and all that receivers have changed of them:
+a message whose properties to modify would exceed it is dead-lettered as HeaderSizeExceeded."""
 MAX_PROPERTY_COUNT: Final = 256
 """Keys among the application properties: 64 KiB of one-letter keys would cost more CPU than any
 honest message."""
@@ -63,14 +63,25 @@ DEFAULT_MAX_DELIVERY_COUNT: Final = 10
 DEFAULT_MESSAGE_KB: Final = 256
 """Message size of an entity that says nothing (Service Bus standard)."""
 MAX_MESSAGE_KB: Final = 102_400
-"""Largest message size that an entity can be set to: 100 MB (Service Bus premium). A message is
-held in memory once while it is written, so this is also the largest single allocation."""
+"""Largest message size that an entity can be set to: 100 MB (Service Bus premium)."""
+PIECE_BYTES: Final = 512 * KIB
+"""A message that goes on after so many bytes is stored in pieces as it comes, and read in pieces as
+it leaves: no message is ever in memory as a whole. Half of what closes a group."""
+MAX_UNSTORED_BYTES: Final = 1 * MIB
+"""Pieces of one connection that wait for the disk; then nothing more is read from it."""
+MAX_UNFINISHED_BYTES: Final = 2_048 * MIB
+"""Pieces on disk of messages that one connection has not finished: 20 of the largest. Who begins
+more is told to try later."""
+MAX_REPLY_BYTES: Final = 1_024 * MIB
+"""Messages in one answer of `$management`: ten of the largest. AMQP's own bound is four times
+that."""
 MAX_BATCH_BYTES: Final = 1 * MIB
 """A batch in one transfer (Service Bus premium)."""
 BATCH_ENVELOPE: Final = 4 * KIB
 """What a batch may be larger than a message: its envelope repeats properties of the first one."""
-MAX_BATCH_MESSAGES: Final = 4_500
-"""Messages of one batch: bounds the length of one command, and so the wait of everybody else."""
+MAX_REQUEST_MESSAGES: Final = 4_500
+"""Messages, or numbers of messages, in one request to `$management`. A batch has no such bound: its
+size is one."""
 
 # -------------------------------------------------------------------------- entities, sizes
 
@@ -188,6 +199,8 @@ TRANSACTION_TIMEOUT_MS: Final = 2 * MINUTE_MS
 longer."""
 MAX_OPEN_TRANSACTIONS: Final = 5_000
 """Undischarged transactions of a namespace: as many as connections."""
+MAX_UNPROVEN_TRANSACTIONS: Final = 500
+"""Of these, those of connections that had shown no token when they declared them."""
 
 # ---------------------------------------------------------------------- SQL filters, actions
 
@@ -267,15 +280,26 @@ MAX_NODES_PER_FRAME: Final = 10_000
 """Values in one frame (amplification by zero-width elements)."""
 MAX_SECTIONS: Final = 1_000
 """Sections of one message (one message of a million empty sections)."""
-MAX_CHANNELS: Final = 256
-"""Sessions of one connection: the JavaScript SDK opens one for each link, and has all links of a
-client on one connection."""
-MAX_LINKS_PER_CONNECTION: Final = 255
-"""Links of one connection; what Java's client counts with."""
-MAX_CREDIT: Final = 5_000
-"""Credit of one link that we honour, and receive at most: it bounds unsettled deliveries."""
+MAX_CHANNELS: Final = 5_000
+"""Sessions of one connection (Service Bus): the SDKs for .NET and JavaScript open one for a link,
+and have all links of a client on one connection."""
+MAX_LINKS_PER_CONNECTION: Final = 10_000
+"""Links of one connection; a session receiver of .NET has three."""
+MAX_PARTIAL_BYTES: Final = 16 * MIB
+"""Messages of one connection of which not all frames have come, over all links. Beyond it what has
+come goes to disk at once, in pieces; a batch, which cannot, is refused with its link."""
+MAX_CREDIT: Final = 1_000_000
+"""Credit of one link that we honour. It takes no memory: what may be unsettled has bounds."""
+MAX_PREFETCH: Final = 5_000
+"""Messages that the lean client asks for at once."""
 MAX_UNSETTLED: Final = 5_000
-"""Unsettled deliveries of one link."""
+"""Messages of one session that a peer has sent, and that are not answered: then nothing more is
+read."""
+MAX_UNSETTLED_OUT: Final = 100_000
+"""Deliveries of one connection, over all its links, that its peer has not settled and whose locks
+live. Each takes some 250 bytes here and a lock in core."""
+LOCK_RECHECK_MS: Final = 1_000
+"""How often a connection with so many is looked at for locks that are over."""
 MAX_CONNECTIONS: Final = 5_000
 """Connections of a namespace (Service Bus)."""
 MAX_UNAUTHENTICATED: Final = 256
@@ -335,12 +359,15 @@ CPU_SHARE: Final = 0.08
 are some 200 sends and receives a second, one by one."""
 BURST_MS: Final = 4
 """What a peer may use at once beyond its share."""
-MAX_CHURN: Final = 10_000
+MAX_CHURN: Final = 20_000
 """Sessions and links that a connection can begin in a row beyond CHURN_PER_S; then it is closed
-(the idea of HTTP/2's rapid reset)."""
+(the idea of HTTP/2's rapid reset). More than it may have at once, MAX_CHANNELS and
+MAX_LINKS_PER_CONNECTION together."""
 CHURN_PER_S: Final = 1_000
 """Sessions and links that a connection can begin per second for ever. No SDK comes near: each costs
 it a round trip and some milliseconds of its own."""
+STREAM_BYTES: Final = 256 * KIB
+"""What is read of large messages for one peer before it has taken that."""
 MAX_MANAGEMENT_REQUEST: Final = 1 * MIB
 """A $management request or an HTTP body, counted while it streams in."""
 

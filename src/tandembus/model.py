@@ -7,10 +7,10 @@ changes do not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, Final, Protocol, TypeAlias, cast
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
 from uuid import UUID
 
 Millis: TypeAlias = int
@@ -44,6 +44,61 @@ class Symbol(str):
     __slots__ = ()
 
 
+# The integers, the float and the text that Python has no type for. They compare and hash as numbers
+# and texts; what is written again with the type that it had keeps its class.
+
+
+class UByte(int):
+    __slots__ = ()
+
+
+class UShort(int):
+    __slots__ = ()
+
+
+class UInt(int):
+    __slots__ = ()
+
+
+class ULong(int):
+    __slots__ = ()
+
+
+class Byte(int):
+    __slots__ = ()
+
+
+class Short(int):
+    __slots__ = ()
+
+
+class Int(int):
+    __slots__ = ()
+
+
+class Long(int):
+    __slots__ = ()
+
+
+class Float(float):
+    """A single-precision float."""
+
+    __slots__ = ()
+
+
+class Char(str):
+    """One Unicode character, told apart from a string."""
+
+    __slots__ = ()
+
+
+class Described(NamedTuple):
+    """A value with its descriptor: a ulong or a symbol, AMQP reserves all others (§1.2)."""
+
+    descriptor: int | Symbol
+    value: object
+
+
 class Secret(str):
     """A key. Shows itself to nobody by accident."""
 
@@ -57,11 +112,81 @@ class Secret(str):
 
 
 Value: TypeAlias = (
-    None | bool | int | float | str | bytes | Decimal | UUID | Timestamp | Duration | Symbol
+    None
+    | bool
+    | int
+    | float
+    | str
+    | bytes
+    | Decimal
+    | UUID
+    | Timestamp
+    | Duration
+    | Symbol
+    | Described
 )
 """What an application property can hold. Nested values are kept in the payload, never looked at."""
 
+_TICKS_AT_1970: Final = 621_355_968_000_000_000
+_TICKS_PER_MS: Final = 10_000
+
+
+def as_compared(value: Value) -> Value:
+    """The value as filters see it: an integer is an integer, and of the described types that
+    Microsoft's libraries write a URI is a text and a time with an offset is a time."""
+    kind = type(value)
+    if kind is Described:
+        assert isinstance(value, Described)
+        inner = value.value
+        if value.descriptor == "com.microsoft:uri" and isinstance(inner, str):
+            return str(inner)
+        if value.descriptor == "com.microsoft:datetime-offset" and isinstance(inner, int):
+            return Timestamp((inner - _TICKS_AT_1970) // _TICKS_PER_MS)
+        return None
+    if kind in _COMPARED:
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    return str(value) if isinstance(value, str) else value
+
+
+_COMPARED: Final = frozenset(
+    (type(None), bool, int, float, str, bytes, Decimal, UUID, Timestamp, Duration, Symbol)
+)
+
 MessageId: TypeAlias = str | int | bytes | UUID
+
+
+class LargePayload:
+    """An encoded message whose body is stored in pieces, which came before the message was whole.
+
+    Its length is that of the whole message, like that of `bytes`.
+    """
+
+    __slots__ = ("body_bytes", "head", "is_joined", "pieces", "skip")
+
+    def __init__(
+        self, head: bytes, pieces: Sequence[tuple[int, int]], skip: int, body_bytes: int
+    ) -> None:
+        self.head = head
+        """The sections before the body, tidy as every stored message."""
+        self.pieces = pieces
+        """The number and the length of each piece."""
+        self.skip = skip
+        """Bytes of the first piece that come before the body."""
+        self.body_bytes = body_bytes
+        """The body with all that follows it. What the last piece has beyond is no part of it."""
+        self.is_joined = False
+        """Whether a stored message has these pieces; if not, whoever stored them drops them."""
+
+    def __len__(self) -> int:
+        return len(self.head) + self.body_bytes
+
+
+Payload: TypeAlias = bytes | LargePayload
+"""An encoded message: in one piece, or in several."""
 
 
 class Message(Protocol):
@@ -71,7 +196,7 @@ class Message(Protocol):
     """
 
     @property
-    def payload(self) -> bytes: ...
+    def payload(self) -> Payload: ...
     @property
     def ttl_ms(self) -> Millis | None: ...
     @property

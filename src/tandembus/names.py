@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import unquote
 
 from tandembus import limits
 from tandembus.errors import ArgumentError
@@ -89,12 +90,14 @@ def canonical_rule(name: str) -> str:
 def split(address: str) -> Address:
     """Takes a link's address or an entity's path apart, or raises `ArgumentError`.
 
-    Scheme and authority are dropped; the known suffixes are taken from the right, without regard to
-    case, then `/subscriptions/<name>`; the rest is the entity, slashes and all.
+    An address may be a path, with or without a slash in front, or a URI with or without authority;
+    it may be percent-encoded, once (.NET writes `Uri.AbsolutePath`). The known suffixes are taken
+    from the right, without regard to case, then `/subscriptions/<name>`; the rest is the entity,
+    slashes and all.
     """
     if len(address) > limits.MAX_ADDRESS:
         raise _bad_path(address, f"an address has at most {limits.MAX_ADDRESS} characters")
-    segments = _without_authority(address).split("/")
+    segments = unquote(_without_authority(address).removeprefix("/")).split("/")
     is_management = _take(segments, MANAGEMENT)
     is_dead_letter = _take(segments, DEAD_LETTER)
     is_transfer = is_dead_letter and _take(segments, TRANSFER)
@@ -109,6 +112,17 @@ def split(address: str) -> Address:
         is_transfer_dead_letter=is_transfer,
         is_management=is_management,
     )
+
+
+def dead_letter_path(path: str) -> str:
+    """The dead-letter queue of a queue or a subscription."""
+    return f"{path}/$DeadLetterQueue"
+
+
+def transfer_dead_letter_path(path: str) -> str:
+    """The transfer dead-letter queue of a queue, a subscription or a topic: what could not be
+    forwarded."""
+    return f"{path}/$Transfer/$DeadLetterQueue"
 
 
 def _segment(segment: str, path: str) -> str:
@@ -134,10 +148,10 @@ def _is_word(segment: str, word: str) -> bool:
 
 
 def _without_authority(address: str) -> str:
-    scheme, colon, rest = address.partition("://")
+    scheme, colon, rest = address.partition(":/")
     if not colon or "/" in scheme:
         return address
-    return rest.partition("/")[2]
+    return rest[1:].partition("/")[2] if rest.startswith("/") else rest
 
 
 def _bad_path(path: str, why: str) -> ArgumentError:

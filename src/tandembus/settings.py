@@ -143,6 +143,9 @@ class QueueSettings:
     enable_express: bool = False
     """Kept and shown, without effect: every message is on disk before it is accepted."""
     rates: RateSettings | None = None
+    forward_to_scheme: str | None = None
+    """Of the URI that ForwardTo was given as; None: it was given by name, or as `sb://`."""
+    forward_dead_letters_scheme: str | None = None
 
     def validate(self) -> QueueSettings:
         """What is to be kept of these settings, or `ArgumentError`."""
@@ -237,6 +240,8 @@ class SubscriptionSettings:
     enable_batched_operations: bool = True
     user_metadata: str | None = None
     priority: PrioritySettings | None = None
+    forward_to_scheme: str | None = None
+    forward_dead_letters_scheme: str | None = None
 
     def validate(self) -> SubscriptionSettings:
         """What is to be kept of these settings, or `ArgumentError`."""
@@ -442,6 +447,8 @@ _ENTITY_FIELDS: Final[Table] = {
     "authorization_rules": ("AuthorizationRules", _authorization_rules),
     "enable_express": ("EnableExpress", boolean),
     "support_ordering": ("SupportOrdering", boolean),
+    "forward_to_scheme": ("ForwardTo", text),
+    "forward_dead_letters_scheme": ("ForwardDeadLetteredMessagesTo", text),
 }
 _AUTHORIZATION_FIELDS: Final[Table] = {
     "name": ("KeyName", required),
@@ -464,6 +471,8 @@ def _to_json(settings: Settings) -> dict[str, object]:
     plain: dict[str, object] = {}
     for field in fields(settings):
         value: object = getattr(settings, field.name)
+        if value is None and field.name.endswith("_scheme"):
+            continue  # so that an earlier version reads what it has always read
         if isinstance(value, PrioritySettings | RateSettings):
             value = value.to_json()
         elif field.name == "authorization_rules":

@@ -26,7 +26,7 @@ def test_a_queue_from_birth_to_death(tandem: Shell) -> None:
     assert (shown["LockDuration"], shown["MaxDeliveryCount"]) == ("PT1M30S", "3")
     assert shown["RequiresSession"] == "true", "what is not named stays"
     tandem("send", "orders", "a", "b", "--session", "s")
-    assert tandem("queue", "list").lines == [["orders", "Active", "2", "0", "0"]]
+    assert tandem("queue", "list").lines == [["orders", "Active", "2", "0", "0", "0", "0"]]
     assert "and its 2 messages" in tandem("queue", "delete", "orders", code=USAGE).err
     tandem("queue", "delete", "orders", "--yes")
     assert tandem("queue", "list", "--json").json == []
@@ -48,12 +48,33 @@ def test_settings_beyond_azure(tandem: Shell) -> None:
     assert (shown["PriorityLevels"], shown["LockDuration"]) == ("3", "PT10S")
 
 
+@pytest.mark.req("T20")
+def test_fw7_what_cannot_be_forwarded_is_counted_listed_and_sent_again(tandem: Shell) -> None:
+    """By the same commands as dead letters, with `--transfer`."""
+    tandem("queue", "create", "target")
+    tandem("queue", "create", "source", "--forward-to", "target")
+    tandem("queue", "update", "target", "--status", "SendDisabled")
+    tandem("send", "source", "x", "y")
+    columns = ("active", "dead_letters", "transfer", "transfer_dead_letters")
+    (row,) = [each for each in tandem("queue", "list", "--json").json if each["name"] == "source"]
+    assert [row[name] for name in columns] == [0, 0, 0, 2]
+    assert tandem("dead-letter", "list", "source", "--json").out == ""
+    assert len(tandem("peek", "source", "--transfer").lines) == 2
+    first = tandem("dead-letter", "list", "source", "--transfer").lines[0]
+    assert "MessagingEntityDisabled" in first
+    tandem("queue", "update", "target", "--status", "Active")
+    tandem("dead-letter", "resubmit", "source", "--transfer", "--count", "1", "--yes")
+    tandem("dead-letter", "purge", "source", "--transfer", "--yes")
+    assert tandem("dead-letter", "list", "source", "--transfer", "--json").out == ""
+    assert tandem("queue", "list").lines[1][0::2] == ["target", "1", "0", "0"]
+
+
 def test_forwarding(tandem: Shell) -> None:
     """The target is proven to be ours, as the administration client of the SDK does."""
     tandem("queue", "create", "target")
     tandem("queue", "create", "source", "--forward-to", "target")
     tandem("send", "source", "x")
-    assert tandem("queue", "list").lines[1][0::2] == ["target", "1", "0"]
+    assert tandem("queue", "list").lines[1][0::2] == ["target", "1", "0", "0"]
 
 
 @pytest.mark.req("C1")
@@ -71,8 +92,8 @@ def test_subscriptions_and_rules(tandem: Shell) -> None:
     tandem("send", "events", "y", "--subject", "red", "--property", "n:=1")
     tandem("send", "events", "z")
     assert tandem("subscription", "list", "events").lines == [
-        ["all", "Active", "3", "0", "0"],
-        ["big", "Active", "2", "0", "0"],
+        ["all", "Active", "3", "0", "0", "0", "0"],
+        ["big", "Active", "2", "0", "0", "0", "0"],
     ]
     tandem("rule", "delete", "events", "big", "red", "--yes")
     tandem("rule", "show", "events", "big", "red", code=NOT_FOUND)

@@ -179,7 +179,7 @@ def _empty(life: Life) -> None:
     link = 2_000
     for entity in list(life.record.live.entities.values()):
         sessions = {row.session for row in entity.rows.values()} if entity.path == "s" else {None}
-        if entity.kind is EntityKind.TOPIC or entity.path == "in":
+        if entity.kind is EntityKind.TOPIC or entity.path in ("in", "out"):
             continue
         for session in sorted(sessions, key=str):
             link += 1

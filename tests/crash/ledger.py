@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from tandembus.changes import (
+    TRANSFER_BIT,
     Activated,
     Change,
     Deferred,
@@ -108,7 +109,7 @@ class Entity:
     @property
     def family(self) -> str:
         """A queue and its dead-letter queue: a message is in one of them."""
-        return self.path.removesuffix("/$DeadLetterQueue")
+        return self.path.removesuffix("/$DeadLetterQueue").removesuffix("/$Transfer")
 
     def clone(self) -> Entity:
         return Entity(
@@ -184,8 +185,11 @@ class Ledger:
                 rows = self.entities[change.entity].rows
                 for number in numbers(change.sequence_numbers):
                     row = rows[number]
-                    edits = change.edits or row.edits
-                    rows[number] = row._replace(state=State.DEFERRED, edits=edits)
+                    rows[number] = row._replace(
+                        state=State.DEFERRED,
+                        deliveries=row.deliveries + 1,
+                        edits=change.edits or row.edits,
+                    )
             case Delayed():
                 rows = self.entities[change.entity].rows
                 for number in numbers(change.sequence_numbers):
@@ -222,11 +226,16 @@ class Ledger:
                     self.entities[change.entity + 1] = Entity(
                         grave, EntityKind.DEAD_LETTER, change.entity, change.settings, change.origin
                     )
+                transfer = f"{change.path}/$Transfer/$DeadLetterQueue"
+                self.entities[change.entity | TRANSFER_BIT] = Entity(
+                    transfer, EntityKind.DEAD_LETTER, change.entity, change.settings, change.origin
+                )
             case EntityUpdated():
                 entity = self.entities[change.entity]
                 entity.settings = change.settings
                 if entity.kind is not EntityKind.TOPIC:
                     self.entities[change.entity + 1].settings = change.settings
+                self.entities[change.entity | TRANSFER_BIT].settings = change.settings
             case EntityDeleted():
                 for number in self.with_its_own(change.entity):
                     del self.entities[number]
@@ -248,6 +257,7 @@ class Ledger:
     def _enqueue(self, change: Enqueued) -> None:
         entity = self.entities[change.entity]
         if change.payload is not None:
+            assert isinstance(change.payload, bytes)
             identity = attributes_of(change.payload)["id"]
             assert isinstance(identity, int)
             self.ids[change.body] = identity
@@ -400,6 +410,9 @@ def _deletion(ledger: Ledger, change: EntityDeleted, found: dict[Key, object]) -
 
 def difference(ledger: Ledger, namespace: Namespace, now_ms: int) -> str | None:
     """What a recovered namespace has otherwise than the ledger; None if nothing."""
+    for entity in ledger.entities.values():
+        if entity.path in namespace:
+            namespace.find(entity.path)  # a transfer dead-letter queue is made when it is asked for
     queues = {queue.id: queue for queue in namespace.entities}
     if queues.keys() != ledger.entities.keys():
         wanted = sorted(entity.path for entity in ledger.entities.values())

@@ -45,13 +45,20 @@ from tandembus.core.commands import (
 from tandembus.core.rules import Rule, SqlAction, SqlFilter
 from tandembus.engine.engine import Reply
 from tandembus.model import NO_EDITS, Edits, Millis
-from tandembus.settings import PrioritySettings, QueueSettings, SubscriptionSettings, TopicSettings
+from tandembus.settings import (
+    EntityStatus,
+    PrioritySettings,
+    QueueSettings,
+    SubscriptionSettings,
+    TopicSettings,
+)
 from tests.crash.engine_life import Held, Life, Link, OverlappingDisk, decode
 from tests.crash.ledger import Bad, Key, Where, attributes_of, make_payload
 from tests.crash.recording_disk import Killed
 from tests.unit.engine.world import Plain
 
 DEAD: Final = "/$DeadLetterQueue"
+TRANSFER: Final = "/$Transfer"
 COLOURS: Final = ("red", "green", "blue")
 WINDOW_MS: Final = 40_000
 SESSIONS: Final = ("s0", "s1", "s2")
@@ -88,6 +95,8 @@ SETUP: Final[tuple[tuple[str, Command], ...]] = (
     ("p", CreateQueue("p", QueueSettings(enable_partitioning=True))),
     ("v", CreateQueue("v", QueueSettings(priority=PrioritySettings(levels=3)))),
     ("in", CreateQueue("in", QueueSettings(forward_to="q"))),
+    ("shut", CreateQueue("shut", QueueSettings(status=EntityStatus.SEND_DISABLED))),
+    ("out", CreateQueue("out", QueueSettings(forward_to="shut"))),
     ("t", CreateTopic("t", TopicSettings())),
     ("t/Subscriptions/a", CreateSubscription("t", "a")),
     (
@@ -104,7 +113,8 @@ SETUP: Final[tuple[tuple[str, Command], ...]] = (
     ),
 )
 OPTIONAL: Final = frozenset("dspv")
-HOLDERS: Final = ("q", "q", "d", "p", "v", *(f"t/Subscriptions/{name}" for name in "abc"))
+UNSENT: Final = f"out{TRANSFER}{DEAD}"
+HOLDERS: Final = ("q", "q", "d", "p", "v", UNSENT, *(f"t/Subscriptions/{name}" for name in "abc"))
 
 
 @dataclass
@@ -188,6 +198,8 @@ class Traffic:
             found = self.life.record.intent.get(key, "untouched")
             if kind == "here" and found is None and self._has_taker(key[1]):
                 continue
+            if kind == "dead" and found is None and self._has_taker(UNSENT):
+                continue
             if (found.kind if isinstance(found, Where) else found) != kind:
                 raise Bad(f"{what}: {key} is {found}, not {kind}")
 
@@ -233,6 +245,8 @@ class Traffic:
             return {("message", path, identity): "scheduled"}
         if path == "in":
             return {("message", "in", identity): None, ("message", "q", identity): "here"}
+        if path == "out":  # what it forwards to takes nothing
+            return {("message", path, identity): "dead"}
         if path != "t":
             return {("message", path, identity): "here"}
         wanted: dict[Key, str | None] = {("message", "t", identity): None}
@@ -251,7 +265,7 @@ class Traffic:
         return wanted
 
     def send(self) -> None:
-        path = self.any_of("q", "q", "q", "d", "s", "t", "t", "p", "v", "in", "x")
+        path = self.any_of("q", "q", "q", "d", "s", "t", "t", "p", "v", "in", "out", "x")
         messages = [self.message(path) for _ in range(self.random.choice((1, 1, 2, 4)))]
         self.submit_send(path, messages)
 
@@ -320,7 +334,7 @@ class Traffic:
         return number
 
     def receive(self) -> None:
-        path = self.any_of("s", "s", "q" + DEAD, "x", *HOLDERS)
+        path = self.any_of("s", "s", "q" + DEAD, UNSENT, "x", *HOLDERS)
         link = self.link(path, Mode.PEEK_LOCK)
         if link is not None:
             credit = self.random.choice((1, 1, 2, 5))
@@ -368,7 +382,7 @@ class Traffic:
             command.delay_ms = rng.choice((40, 700, 9_000))
         if not self.life.submit(command):
             return
-        family = path.removesuffix(DEAD)
+        family = path.removesuffix(DEAD).removesuffix(TRANSFER)
         if kind != "back":
             self.expect({("message", family, held.identity): kind for held in chosen}, how.value)
         if how is Disposition.DEFER:
@@ -472,7 +486,7 @@ class Traffic:
             return
         number = self.transactions.popleft()
         wanted: dict[Key, str | None] = {}
-        for path in (self.any_of("q", "p", "v", "s"), "in"):
+        for path in (self.any_of("q", "p", "v", "s"), self.any_of("in", "out")):
             message = self.message(path, can_wait=False)
             if self.life.submit(Send(path, [message], transaction=number)):
                 wanted |= self.arrivals(path, message, len(self.known))
@@ -481,7 +495,7 @@ class Traffic:
             tokens = [held.token for held in chosen]
             command = Settle(path, tokens, Disposition.COMPLETE, transaction=number)
             if self.life.submit(command):
-                family = path.removesuffix(DEAD)
+                family = path.removesuffix(DEAD).removesuffix(TRANSFER)
                 wanted |= {("message", family, held.identity): None for held in chosen}
         fail = self.random.random() < 0.2
         if self.life.submit(Discharge(number, fail)):

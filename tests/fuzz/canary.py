@@ -17,6 +17,7 @@ from tandembus.admin import api
 from tandembus.amqp import fast, link, message, types
 from tandembus.amqp.performatives import Released
 from tandembus.server import gateway, links, management, websocket
+from tandembus.server.stored import Stream
 
 
 class Canary(NamedTuple):
@@ -127,7 +128,7 @@ def _drain_unexpected() -> AbstractContextManager[object]:
 def _argument_trusted() -> AbstractContextManager[object]:
     right = management._peek
 
-    async def wrong(call: Any) -> bytes:
+    async def wrong(call: Any) -> bytes | Stream:
         call.arguments.values["from-sequence-number"]
         return await right(call)
 

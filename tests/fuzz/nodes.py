@@ -16,10 +16,12 @@ from tandembus.clock import ManualClock
 from tandembus.core import commands as c
 from tandembus.core.access import everything
 from tandembus.errors import Refused, TandemError
+from tandembus.server.asking import Asking
 from tandembus.server.broker import Broker
 from tandembus.server.gateway import Gateway
 from tandembus.server.incoming import messages_of
 from tandembus.server.nodes import Node
+from tandembus.server.stored import as_bytes
 from tandembus.settings import QueueSettings
 from tandembus.store.memory import MemoryStore
 from tests.fuzz import seeds, traffic
@@ -85,9 +87,10 @@ class Desk:
                 await self._send(ENTITIES[where % len(ENTITIES)], where & 8 != 0, data[1:])
 
     async def _ask(self, node: Node, payload: bytes) -> None:
-        reply, _ = await self._gateway.answer(node, payload)
+        reply, _ = await self._gateway.answer(node, payload, None)
         if reply is None:
             return
+        reply = as_bytes(reply)
         for code, start, _ in sections(reply):
             if code == APPLICATION_PROPERTIES:
                 said, _ = decode(reply, start + 3)
@@ -142,7 +145,7 @@ class Desk:
         for path in (traffic.QUEUE, traffic.SESSIONS, traffic.SUBSCRIPTION):
             shown = await self._broker.execute(c.Browse(path, 0, 250), claims)
             for delivery in shown:
-                AmqpMessage(self._gateway.render(path, delivery, shows_state=True)).check()
+                AmqpMessage(as_bytes(Asking(self._gateway).render(path, delivery))).check()
                 self.recovered += 1
         await self._end()
         await self._open(MemoryStore())

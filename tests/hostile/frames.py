@@ -21,6 +21,7 @@ from tandembus.amqp.performatives import (
     encode_performative,
 )
 from tandembus.amqp.performatives import Target as Node
+from tandembus.limits import MAX_LINKS_PER_CONNECTION
 
 from .attack import Plan, attack
 from .wire import Hung, Wire, connected, framed, is_hung_up, storm
@@ -173,9 +174,10 @@ def endless_message(plan: Plan) -> None:
 def sessions_and_handles(plan: Plan) -> None:
     """65,535 sessions, channels and handles beyond the maximum"""
     channels = b"".join(framed(Begin(None, 0, 10, 10), channel) for channel in range(65_535))
-    handles = BEGIN + b"".join(attach(n, is_sender=True, name=str(n)) for n in range(2_000))
+    most = MAX_LINKS_PER_CONNECTION
+    handles = BEGIN + b"".join(attach(n, is_sender=True, name=str(n)) for n in range(most + 2))
     while plan.has_time():
-        for what, data in (("65,535 sessions", channels), ("2,000 handles", handles)):
+        for what, data in (("65,535 sessions", channels), (f"{most + 2:,} handles", handles)):
             with Wire.opened(plan.target) as wire:
                 with contextlib.suppress(OSError):
                     wire.socket.sendall(data)

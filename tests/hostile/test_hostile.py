@@ -19,7 +19,7 @@ from tandembus.amqp.message import encode_message
 from tandembus.limits import MAX_UNAUTHENTICATED_PER_ADDRESS
 from tandembus.testing import BrokerProcess
 
-from . import connections
+from . import connections, crowded
 from . import run as runs
 from .attack import Plan, load
 from .calm import QUEUE, Calm
@@ -149,6 +149,16 @@ def test_idle_connections_are_held(tmp_path: Path) -> None:
                 assert idle.lost == 0
             finally:
                 idle.close()
+
+
+@pytest.mark.req("T18")
+def test_fx9_fx10_one_connection_has_many_links_and_deliveries(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As .NET uses it: 300 session receivers and 1,000 senders that all work, and 6,000 unsettled
+    on one link; `make connections` has the full counts."""
+    code = crowded.main(["--links", "2000", "--unsettled", "6000"])
+    assert code == 0, capsys.readouterr().out
 
 
 def test_the_quota_of_connections_is_kept(tmp_path: Path) -> None:

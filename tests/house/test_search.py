@@ -18,6 +18,8 @@ from tools import harnesses, long, pythons, search
 from tools.harnesses import HARNESSES, Harness, Outcome, as_typed, run, seed_of
 
 ROOT = Path(__file__).resolve().parents[2]
+MOST_SLICES = 5
+"""Slices in which a planted fault has to be found; nearly always it is the first."""
 NOT_COPIED = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "node_modules", "*.md")
 
 
@@ -35,7 +37,7 @@ PLANTS = (
     # The delivery that reaches the limit goes back to the queue.
     Plant("model", "core/lifecycle.py", "count >= limit", "count > limit"),
     # Ids are forgotten at a restart.
-    Plant("simulate", "core/duplicates.py", "result._seen[key] = source", "source"),
+    Plant("simulate", "core/duplicates.py", "dict(_ROW.iter_unpack(rows))", "{}"),
     # A new segment has its name before it is on disk.
     Plant("powercut", "store/files.py", "(header)], 0)\n        file.sync()", "(header)], 0)"),
     # Of several that were removed at once, a restart brings all but one back.
@@ -44,12 +46,14 @@ PLANTS = (
     Plant("priority-order", "core/ready.py", "// self._aging", "// (2 * self._aging)"),
     # `true AND true` is false.
     Plant("sql", "core/sql_compile.py", "result: Truth = True", "result: Truth = False"),
+    # Frames change places although one entity forwards to the other.
+    Plant("frames", "server/rows.py", "namespace.find(entity).stands_alone", "True"),
     # Some values that are cut short end the connection with a stack trace.
     Plant("fuzz", "amqp/types.py", "(IndexError, StructError)", "StructError"),
     # What the primary did not take is completed.
     Plant("outage-hours", "pairing/syphon.py", "._hold(path, error)", "._complete(items)"),
-    # The audit looks for no gaps.
-    Plant("audit-faults", "spark/pipelines/audit.py", "        _gaps(told),\n", ""),
+    # The audit does not look at the life of a message. (Most other faults show in two places.)
+    Plant("audit-faults", "spark/pipelines/audit.py", "        _lives(checked),\n", ""),
 )
 
 
@@ -73,6 +77,18 @@ def copy_with(plant: Plant, folder: Path) -> Path:
     return tree
 
 
+def searched_until_found(plant: Plant, tree: Path) -> subprocess.CompletedProcess[str]:
+    """The search that finds the fault: one slice, then others with the seeds of other commits,
+    since what one seed meets changes with the code. They are counted, not timed, so that a busy
+    machine searches as much as an idle one."""
+    for number in range(MOST_SLICES):
+        seeds = f"--only {plant.target} --commit a-canary-{number}"
+        searched = typed(f'make search MINUTES=0 ARGS="{seeds}"', tree)
+        if searched.returncode:
+            return searched
+    pytest.fail(f"{MOST_SLICES} slices of {plant.target} did not find it:\n{searched.stdout}")
+
+
 @pytest.mark.parametrize(
     "plant",
     [
@@ -84,9 +100,7 @@ def test_a_planted_fault_is_found_and_repeated(plant: Plant, tmp_path: Path) -> 
     """The search says which harness failed, and how to see it again; with the fault the command
     fails, without it it passes."""
     tree = copy_with(plant, tmp_path)
-    begun = f'make search MINUTES=2 ARGS="--only {plant.target} --commit a-canary"'
-    searched = typed(begun, tree)
-    assert searched.returncode != 0, searched.stdout
+    searched = searched_until_found(plant, tree)
     assert not (tree / ".venv").exists(), "it has failed for another reason: VENV did not arrive"
     assert re.search(rf"{plant.target} .*FAILED", searched.stdout), searched.stdout
     repeats = re.findall(r"^repeat: (make .+)$", searched.stdout, re.MULTILINE)

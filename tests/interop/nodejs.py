@@ -7,6 +7,7 @@ file says. One broker on one free port serves plain TCP, TLS, WebSocket and HTTP
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hashlib
 import os
 import shutil
@@ -25,6 +26,16 @@ _INSTALL_S: Final = 300
 _RUN_S: Final = 300
 _OLDEST: Final = 18
 """The first Node.js whose test runner has all that our tests use."""
+FILES: Final = (
+    "administration.test.mjs",
+    "queues.test.mjs",
+    "rules.test.mjs",
+    "sessions.test.mjs",
+    "batches.test.mjs",
+)
+BATCHES: Final = "batches.test.mjs"
+"""It is run on a namespace of each tier: their entities take messages of different sizes."""
+PREMIUM: Final = ("--premium",)
 
 
 def installed() -> str:
@@ -37,21 +48,34 @@ def installed() -> str:
     version = subprocess.run([node, "--version"], capture_output=True, text=True, check=True).stdout
     if int(version.removeprefix("v").partition(".")[0]) < _OLDEST:
         raise SystemExit(f"Node.js {_OLDEST} or later is needed, not {version.strip()}")
-    wanted = hashlib.sha256((FOLDER / "package-lock.json").read_bytes()).hexdigest()
-    marker = FOLDER / "node_modules" / ".ready"
-    if not marker.exists() or marker.read_text() != wanted:
-        print(f"installing from npm into {os.path.relpath(FOLDER / 'node_modules')} …", flush=True)
-        subprocess.run([npm, "ci", "--loglevel=error"], cwd=FOLDER, check=True, timeout=_INSTALL_S)
-        marker.write_text(wanted)
+    # One at a time: several tests may come here at once.
+    with (FOLDER / "package-lock.json").open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _install(npm, hashlib.sha256(lock.read()).hexdigest())
     return node
 
 
-def run(files: Sequence[str], arguments: Sequence[str] = ()) -> int:
-    """Run test files of ours; returns the exit code of Node's test runner."""
+def _install(npm: str, wanted: str) -> None:
+    marker = FOLDER / "node_modules" / ".ready"
+    if marker.exists() and marker.read_text() == wanted:
+        return
+    print(f"installing from npm into {os.path.relpath(FOLDER / 'node_modules')} …", flush=True)
+    command = [npm, "ci", "--loglevel=error"]
+    try:
+        # Its words are not for the standard output: that may be a program's answer.
+        subprocess.run(command, cwd=FOLDER, check=True, stdout=sys.stderr, timeout=_INSTALL_S)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        raise SystemExit(f"npm cannot install what the tests need: {error}") from None
+    marker.write_text(wanted)
+
+
+def run(files: Sequence[str], arguments: Sequence[str] = (), serve: Sequence[str] = ()) -> int:
+    """Run test files of ours against a broker that is started with the arguments `serve`; returns
+    the exit code of Node's test runner."""
     node = installed()
     with tempfile.TemporaryDirectory(prefix="tandem-interop-") as folder:
         made = certificates.make(Path(folder), "localhost")
-        with BrokerProcess.start(arguments=made.arguments) as broker:
+        with BrokerProcess.start(arguments=(*made.arguments, *serve)) as broker:
             environment = {
                 **os.environ,
                 "NODE_EXTRA_CA_CERTS": str(made.authority),
@@ -77,14 +101,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="@azure/service-bus from npm against a broker")
     parser.add_argument("files", nargs="*", help="test files (all of the SDK's)")
     options, others = parser.parse_known_args()
-    files = options.files or [
-        "administration.test.mjs",
-        "queues.test.mjs",
-        "rules.test.mjs",
-        "sessions.test.mjs",
-    ]
+    files = options.files or FILES
     try:
-        return run(files, others)
+        code = run(files, others)
+        if BATCHES in files:
+            code = run([BATCHES], others, PREMIUM) or code
+        return code
     except certificates.NoOpenSsl as error:
         raise SystemExit(str(error)) from None
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tandembus.changes import TRANSFER_BIT
 from tandembus.journal.schema import plain_schema, spark_schema
 from tandembus.journal.standing import standing
 from tests.journal.crashed import crashed_log
@@ -162,8 +163,10 @@ def _apart(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _key(row: dict[str, Any]) -> Key:
-    is_dead = (row["entity"] or "").endswith(DEAD)
-    return row["namespace"], row["entity_id"] - is_dead, row["sequence_number"]
+    entity = row["entity_id"]
+    if (row["entity"] or "").endswith(DEAD):
+        entity = entity - TRANSFER_BIT if entity >= TRANSFER_BIT else entity - 1
+    return row["namespace"], entity, row["sequence_number"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tandembus.changes import TRANSFER_BIT
 from tandembus.journal.schema import ENDS, RETURNS
 
 Row = dict[str, Any]
@@ -137,8 +138,10 @@ class Field:
 
 
 def _key(row: Row) -> Key:
-    dead = row["entity_kind"] == "dead_letter"
-    return row["namespace"], row["entity_id"] - dead, row["sequence_number"]
+    entity = row["entity_id"]
+    if row["entity_kind"] == "dead_letter":
+        entity = entity - TRANSFER_BIT if entity >= TRANSFER_BIT else entity - 1
+    return row["namespace"], entity, row["sequence_number"]
 
 
 # --- the faults -----------------------------------------------------------------------------------

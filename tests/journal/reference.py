@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tandembus.changes import (
+    TRANSFER_BIT,
     Activated,
     BodyMoved,
     Change,
@@ -24,6 +25,8 @@ from tandembus.changes import (
     Mode,
     Note,
     Noted,
+    PiecesJoined,
+    PieceStored,
     Reactivated,
     Removal,
     Removed,
@@ -70,7 +73,7 @@ class Reference:
             ]
             for at, (change, place) in enumerate(changes):
                 following = changes[at + 1][0] if at + 1 < len(changes) else None
-                if isinstance(change, BodyMoved):
+                if isinstance(change, BodyMoved | PieceStored | PiecesJoined):
                     continue
                 found = list(self.events(change, following))
                 rows += [{"place": place, "row": row, **each} for row, each in enumerate(found)]
@@ -78,7 +81,7 @@ class Reference:
         return rows
 
     def events(self, change: Change, following: Change | None) -> Iterator[Row]:
-        assert not isinstance(change, BodyMoved)
+        assert not isinstance(change, BodyMoved | PieceStored | PiecesJoined)
         entity = getattr(change, "entity", None)
         time = change.time
         if isinstance(change, Enqueued) and self.kinds[change.entity] is EntityKind.DEAD_LETTER:
@@ -167,8 +170,14 @@ class Reference:
                 change.entity,
                 f"{change.path}/$DeadLetterQueue",
             ),
+            (
+                change.entity | TRANSFER_BIT,
+                EntityKind.DEAD_LETTER,
+                change.entity,
+                f"{change.path}/$Transfer/$DeadLetterQueue",
+            ),
         ):
-            if kind is EntityKind.DEAD_LETTER and change.kind == EntityKind.TOPIC:
+            if entity == change.entity + 1 and change.kind == EntityKind.TOPIC:
                 continue
             self.kinds[entity], self.paths[entity], self.parents[entity] = kind, path, parent
 

@@ -136,7 +136,7 @@ def test_missing_files_are_noticed(log: Path, tmp_path: Path) -> None:
 
 def test_what_was_dropped_before_it_was_read_is_a_new_stretch(tmp_path: Path) -> None:
     """Nobody held it back. What is there then is told anew, and what is missing is told, too."""
-    history = History(5, steps=260, ends=0, is_held=False)
+    history = History(6, steps=260, ends=0, is_held=False)
     folder = tmp_path / "log"
     options = JournalOptions(folder, tmp_path / "out", has_hold=False)
     journal = None

@@ -22,7 +22,7 @@ from tandembus.core.rules import Rule, SqlAction, SqlFilter, default_rule
 from tandembus.core.state import State
 from tandembus.errors import Refused
 from tandembus.limits import MAX_BROWSE
-from tandembus.model import NO_EDITS, PING_CONTENT_TYPE, Edits, Message, Value
+from tandembus.model import NO_EDITS, PING_CONTENT_TYPE, Edits, Message, Payload, Value
 from tests.property.model import Answer, Item, Model, Selects
 
 Shown: TypeAlias = tuple[object, ...]
@@ -111,8 +111,8 @@ SYSTEM_REASONS: Final = (
     "TTLExpiredException",
     "MaxTransferHopCountExceeded",
     "Session ID is null.",
-    "EntityDisabled",
-    "EntityNotFound",
+    "MessagingEntityDisabled",
+    "MessagingEntityNotFound",
 )
 
 
@@ -136,7 +136,7 @@ class Judge:
         self.snapshot: tuple[bytes, int, set[int]] | None = None
         self.freed: set[int] = set()
         self.bodies: dict[int, Message] = {}
-        self.letters: dict[bytes, Message] = {}
+        self.letters: dict[Payload, Message] = {}
         self.tokens: dict[bytes, bytes] = {}  # the model's → core's
         self.steps: list[Step] = []
         self.seen: Counter[str] = Counter()

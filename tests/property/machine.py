@@ -25,6 +25,7 @@ from tandembus.core import commands as c
 from tandembus.core.namespace import Namespace
 from tandembus.core.state import State
 from tandembus.model import NEVER, NO_EDITS, PING_CONTENT_TYPE, Edits
+from tandembus.names import TRANSFER
 from tandembus.settings import (
     DEAD_LETTER,
     EntityStatus,
@@ -200,6 +201,7 @@ class Machine(RuleBasedStateMachine):
             second = replace(second, requires_session=has_sessions)
             create.append(c.CreateSubscription("t", "b", second, RULES["red"]))
             self.has("t/subscriptions/a", "t/subscriptions/b")
+            self.receivers.append(f"t/{TRANSFER}/{DEAD_LETTER}")
         if parts & 8:
             dead_to = "q" if dead else None
             forwards = "q" if forwards == "s" and not parts & 2 else forwards
@@ -215,7 +217,7 @@ class Machine(RuleBasedStateMachine):
         for path in paths:
             if "/" not in path:
                 self.senders.append(path)
-            self.receivers += [path, f"{path}/{DEAD_LETTER}"]
+            self.receivers += [path, f"{path}/{DEAD_LETTER}", f"{path}/{TRANSFER}/{DEAD_LETTER}"]
 
     # --- choosing among what there is -------------------------------------------------------------
 
@@ -259,23 +261,51 @@ class Machine(RuleBasedStateMachine):
     def send_within(self, pick: int, drafts: list[Draft], transaction: int) -> None:
         self.post(pick, drafts, self.transaction_of(transaction))
 
-    def post(self, pick: int, drafts: list[Draft], within: int | None) -> None:
+    @rule(pick=picks, to=picks, drafts=drafts, transaction=picks)
+    def send_via(self, pick: int, to: int, drafts: list[Draft], transaction: int) -> None:
+        """By way of one entity to another, which may not take it."""
+        self.post(pick, drafts, self.transaction_of(transaction), via=self.where(to, self.senders))
+
+    @precondition(lambda self: self.judge.model.transactions)
+    @rule(pick=picks, drafts=drafts, transaction=picks, delay_ms=st.sampled_from((3_000, 7_000)))
+    def schedule_within(
+        self, pick: int, drafts: list[Draft], transaction: int, delay_ms: int
+    ) -> None:
+        """As a request to `$management` does: the numbers are told at once."""
+        drafts = [replace(draft, delay_ms=delay_ms) for draft in drafts]
+        within = self.transaction_of(transaction)
+        senders = [path for path in self.senders if path != "t"]
+        if senders and within is not None:
+            self.post(pick, drafts, within, senders)
+
+    def post(
+        self,
+        pick: int,
+        drafts: list[Draft],
+        within: int | None,
+        numbered_to: Sequence[str] = (),
+        via: str | None = None,
+    ) -> None:
         letters = []
         for draft in drafts:
             self.last_letter += 1
             letters.append(draft.letter(self.last_letter, self.judge.now))
-        path = self.receivers[-1] if pick == 44 else self.where(pick, self.senders)
+        wrong = self.receivers[-1] if via is None else "nowhere"
+        path = wrong if pick == 44 else self.where(pick, numbered_to or self.senders)
         if path == "t" and "f" in self.senders:
             # What a topic has activated and what was forwarded to it in one tick has no set order.
             letters = [replace(letter, scheduled_ms=None) for letter in letters]
-        self.judge.do(c.Send(path, letters, transaction=within))
+        is_numbered = bool(numbered_to)
+        self.judge.do(c.Send(path, letters, transaction=within, is_numbered=is_numbered, via=via))
 
     @precondition(lambda self: self.numbers(State.SCHEDULED))
-    @rule(pick=picks, is_wrong=sometimes)
-    def cancel(self, pick: int, is_wrong: bool) -> None:
+    @rule(pick=picks, is_wrong=sometimes, transaction=picks)
+    def cancel(self, pick: int, is_wrong: bool, transaction: int) -> None:
         scheduled = self.numbers(State.SCHEDULED)
         path, number = scheduled[pick % len(scheduled)]
-        self.judge.do(c.CancelScheduled(path, [number, 99_999] if is_wrong else [number]))
+        numbers = [number, 99_999] if is_wrong else [number]
+        within = self.transaction_of(transaction) if pick % 3 == 0 else None
+        self.judge.do(c.CancelScheduled(path, numbers, within))
 
     # --- receiving --------------------------------------------------------------------------------
 

@@ -19,8 +19,9 @@ from tandembus import errors
 from tandembus.changes import EntityKind, Mode
 from tandembus.core import commands as c
 from tandembus.core.state import State
-from tandembus.limits import MAX_FORWARD_HOPS, TRANSACTION_TIMEOUT_MS
+from tandembus.limits import DEFAULT_LOCK_MS, MAX_FORWARD_HOPS, TRANSACTION_TIMEOUT_MS
 from tandembus.model import NEVER, NO_EDITS, PING_CONTENT_TYPE, Edits, Message, Value
+from tandembus.names import TRANSFER
 from tandembus.settings import DEAD_LETTER, SUBSCRIPTIONS
 
 Selects: TypeAlias = Callable[[Mapping[str, Value]], bool]
@@ -45,6 +46,8 @@ class Item:
     count: int = 0
     token: bytes | None = None
     until: int = NEVER
+    held: int | None = None
+    """The transaction in which it was scheduled, while that is open."""
 
     @property
     def is_locked(self) -> bool:
@@ -87,6 +90,8 @@ class Entity:
     """When messages that are to go on from here do so."""
     fresh: list[Item] = field(default_factory=list)
     """Dead letters that are yet to be forwarded for the first time."""
+    is_transfer: bool = False
+    """A transfer dead-letter queue."""
     is_target_closed: bool = False
     """Whether the target took no dead letter when it was asked last."""
 
@@ -99,12 +104,19 @@ class Entity:
         return self.kind == EntityKind.DEAD_LETTER
 
     @property
+    def lock_ms(self) -> int:
+        """A topic's transfer dead-letter queue has the default."""
+        return int(getattr(self.settings, "lock_duration_ms", DEFAULT_LOCK_MS))
+
+    @property
     def has_sessions(self) -> bool:
         return bool(self.asks("requires_session"))
 
     @property
     def target(self) -> str | None:
         """Where messages are forwarded to."""
+        if self.is_transfer:
+            return None
         name = "forward_dead_letters_to" if self.is_dead else "forward_to"
         target: str | None = getattr(self.settings, name, None)
         return target
@@ -154,6 +166,7 @@ class Model:
             self.__dict__.update(before)
             if isinstance(command, c.Discharge):  # one that cannot be carried out is over too
                 self.transactions.pop(command.transaction, None)
+                self.drop_held(command.transaction)
             raise
         self.serve(now)
         return self.answer
@@ -192,6 +205,13 @@ class Model:
         if entity.kind != EntityKind.TOPIC:
             dead = Entity(EntityKind.DEAD_LETTER, entity.settings, path)
             self.entities[f"{path}/{DEAD_LETTER}"] = dead
+        dead = Entity(EntityKind.DEAD_LETTER, entity.settings, path, is_transfer=True)
+        self.entities[f"{path}/{TRANSFER}/{DEAD_LETTER}"] = dead
+
+    def its_own(self, path: str) -> list[tuple[str, Entity]]:
+        """An entity and its dead-letter queues."""
+        paths = (path, f"{path}/{DEAD_LETTER}", f"{path}/{TRANSFER}/{DEAD_LETTER}")
+        return [(each, self.entities[each]) for each in paths if each in self.entities]
 
     def CreateQueue(self, command: c.CreateQueue, now: int) -> None:
         self.create(command.path, Entity(EntityKind.QUEUE, command.settings))
@@ -208,8 +228,7 @@ class Model:
 
     def UpdateEntity(self, command: c.UpdateEntity, now: int) -> None:
         self.at(command.path)
-        for path in (command.path, f"{command.path}/{DEAD_LETTER}"):
-            entity = self.entities[path]
+        for path, entity in self.its_own(command.path):
             entity.settings, entity.passes_on_at = command.settings, now
             entity.fresh.clear()
             priority = entity.asks("priority")
@@ -245,18 +264,51 @@ class Model:
     # --- sending ----------------------------------------------------------------------------------
 
     def Send(self, command: c.Send, now: int) -> list[int]:
-        entity = self.at(command.path, EntityKind.QUEUE, EntityKind.TOPIC)
-        if not entity.settings.status.allows_send:
-            raise errors.EntityDisabledError(command.path)
-        for message in command.messages:
-            if len(message.payload) > entity.settings.max_message_size_kb * 1024:
-                raise errors.MessageSizeExceededError
-            if entity.has_sessions and message.session_id is None:
-                raise errors.NotAllowedError
+        path = command.via or command.path
+        self.check_takes(path, command.messages)
+        entity = self.entities[path]
+        if command.transaction is not None and command.is_numbered:
+            self.opened(command.transaction, now)
+            numbers = [self.arrive(command.path, m, now) for m in command.messages]
+            for item in entity.items:
+                if item.number in numbers and item.state == State.SCHEDULED:
+                    item.held = command.transaction
+            return numbers
         if command.transaction is not None:
             self.opened(command.transaction, now).append(replace(command, transaction=None))
             return []
+        if command.via is not None:
+            return [self.send_via(command, message, now) for message in command.messages]
         return [self.arrive(command.path, m, now) for m in command.messages]
+
+    def check_takes(self, path: str, messages: Sequence[Message]) -> None:
+        """Raises if messages cannot be sent there."""
+        entity = self.at(path, EntityKind.QUEUE, EntityKind.TOPIC)
+        if not entity.settings.status.allows_send:
+            raise errors.EntityDisabledError(path)
+        for message in messages:
+            if len(message.payload) > entity.settings.max_message_size_kb * 1024:
+                raise errors.MessageSizeExceededError
+            if entity.has_sessions and message.session_id is None:
+                raise errors.SessionIdMissingError
+
+    def send_via(self, command: c.Send, message: Message, now: int) -> int:
+        """A message that was taken by one entity for another."""
+        try:
+            self.check_takes(command.path, [message])
+        except errors.Refused as refusal:
+            if message.content_type == PING_CONTENT_TYPE:
+                return 0
+            assert command.via is not None
+            item = self.append(self.entities[command.via], message, now, NO_EDITS, 0)
+            reason = {
+                errors.EntityNotFoundError: "MessagingEntityNotFound",
+                errors.EntityDisabledError: "MessagingEntityDisabled",
+                errors.SessionIdMissingError: "Session ID is null.",
+            }[type(refusal)]
+            self.dead_letter(command.via, item, now, reason, is_transfer=True)
+            return item.number
+        return self.arrive(command.path, message, now)
 
     def arrive(
         self, path: str, message: Message, now: int, edits: Edits = NO_EDITS, hops: int = 0
@@ -329,16 +381,16 @@ class Model:
                 if item.hops < MAX_FORWARD_HOPS:
                     entity.passes_on_at = min(entity.passes_on_at, now + RETRY_MS)
             else:
-                self.dead_letter(path, item, now, reason)
+                self.dead_letter(path, item, now, reason, is_transfer=True)
 
     def obstacle(self, target: str, item: Item) -> str | None:
         """Why the message cannot be forwarded there."""
         if item.hops == MAX_FORWARD_HOPS:
             return "MaxTransferHopCountExceeded"
         if target not in self.entities:
-            return "EntityNotFound"
+            return "MessagingEntityNotFound"
         if not self.entities[target].settings.status.allows_send:
-            return "EntityDisabled"
+            return "MessagingEntityDisabled"
         if self.entities[target].has_sessions and item.message.session_id is None:
             return "Session ID is null."
         return None
@@ -388,6 +440,8 @@ class Model:
         reason: str | None,
         description: str | None = None,
         edits: Edits = NO_EDITS,
+        *,
+        is_transfer: bool = False,
     ) -> None:
         self.entities[path].items.remove(item)
         texts = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
@@ -395,7 +449,8 @@ class Model:
         item.edits = item.edits.then(edits).then(death)
         item.state, item.token, item.until, item.expires = State.WAITING, None, NEVER, NEVER
         item.level, item.session = 0, None
-        dead = self.entities[f"{path}/{DEAD_LETTER}"]
+        where = f"{path}/{TRANSFER}/{DEAD_LETTER}" if is_transfer else f"{path}/{DEAD_LETTER}"
+        dead = self.entities[where]
         dead.items.append(item)
         self.goes_on(dead, item, now)
 
@@ -408,8 +463,12 @@ class Model:
 
     def CancelScheduled(self, command: c.CancelScheduled, now: int) -> None:
         entity = self.at(command.path)
-        for number in command.sequence_numbers:
-            entity.items.remove(self.find(entity, number, State.SCHEDULED))
+        items = [self.find(entity, number, State.SCHEDULED) for number in command.sequence_numbers]
+        if command.transaction is not None:
+            self.opened(command.transaction, now).append(replace(command, transaction=None))
+            return
+        for item in items:
+            entity.items.remove(item)
 
     def find(self, entity: Entity, number: int, state: State) -> Item:
         for item in entity.items:
@@ -423,6 +482,8 @@ class Model:
         entity = self.holder(command.path)
         if not entity.settings.status.allows_receive:
             raise errors.EntityDisabledError(command.path)
+        if entity.passes_on and not entity.is_dead:
+            raise errors.NotAllowedError
         if entity.has_sessions == (command.session is None):
             raise errors.NotAllowedError
         deadline = now + command.timeout_ms
@@ -514,7 +575,7 @@ class Model:
         item.state = State.DEFERRED_LOCKED if is_deferred else State.LOCKED
         self.last_token += 1
         item.token = self.last_token.to_bytes(16, "big")
-        item.until = now + entity.settings.lock_duration_ms
+        item.until = now + entity.lock_ms
         if entity.has_sessions:
             item.until = entity.sessions[str(item.session)].until
 
@@ -614,6 +675,7 @@ class Model:
                 case c.Disposition.DEFER:
                     item.edits = item.edits.then(command.edits)
                     item.state, item.token, item.until = State.DEFERRED, None, NEVER
+                    item.count += 1
                 case c.Disposition.ABANDON:
                     item.edits = item.edits.then(command.edits)
                     self.give_back(command.path, item, now, is_counted=True, due=due)
@@ -645,7 +707,7 @@ class Model:
             raise errors.NotAllowedError
         items = [self.locked(command.path, token, now) for token in command.tokens]
         for item in items:
-            item.until = now + self.entities[command.path].settings.lock_duration_ms
+            item.until = now + self.entities[command.path].lock_ms
         return [item.until for item in items]
 
     def DeleteMessages(self, command: c.DeleteMessages, now: int) -> int:
@@ -780,16 +842,25 @@ class Model:
     def opened(self, number: int, now: int) -> list[Any]:
         """What was asked in an open transaction so far."""
         if number not in self.transactions or self.transactions[number][0] <= now:
-            raise errors.ArgumentError
+            raise errors.TransactionUnknownError
         return self.transactions[number][1]
 
     def Discharge(self, command: c.Discharge, now: int) -> None:
         parts = self.opened(command.transaction, now)
         del self.transactions[command.transaction]
         if command.fail:
+            self.drop_held(command.transaction)
             return
+        for entity in self.entities.values():
+            for item in entity.items:
+                item.held = None if item.held == command.transaction else item.held
         tokens: list[bytes] = []
+        cancelled: list[tuple[str, int]] = []
         for part in parts:
+            if isinstance(part, c.CancelScheduled):
+                cancelled += [(part.path, number) for number in part.sequence_numbers]
+                if len(set(cancelled)) < len(cancelled):
+                    raise errors.NotAllowedError
             tokens += getattr(part, "tokens", ())
             if len(set(tokens)) < len(tokens):
                 raise errors.NotAllowedError
@@ -797,6 +868,16 @@ class Model:
 
     def forget(self, number: int) -> None:
         del self.transactions[number]
+        self.drop_held(number)
+
+    def drop_held(self, transaction: int | None) -> None:
+        """What was scheduled in a transaction that was not committed is cancelled; None: in any."""
+        for entity in self.entities.values():
+            entity.items = [
+                item
+                for item in entity.items
+                if item.held is None or transaction not in (None, item.held)
+            ]
 
     # --- time -------------------------------------------------------------------------------------
 
@@ -831,7 +912,7 @@ class Model:
                 if session.link:
                     yield session.until, partial(self.lose_session, path, name, now)
             for item in entity.items:
-                if item.state == State.SCHEDULED:
+                if item.state == State.SCHEDULED and item.held is None:
                     yield item.due, partial(self.activate, path, item, now)
                 elif item.state == State.DELAYED:
                     yield item.due, partial(self.wait_again, path, item, now)
@@ -860,6 +941,7 @@ class Model:
         self.answer = Answer()
         self.links.clear()
         self.transactions.clear()
+        self.drop_held(None)
         self.last_transaction = 0
         for path, entity in list(self.entities.items()):
             entity.hungry.clear()

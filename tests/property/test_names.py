@@ -168,6 +168,8 @@ def test_subscription_and_rule_names(text: str) -> None:
         ("subscriptions", Address("subscriptions")),
         ("subscriptions/Subscriptions/s", Address("subscriptions", "s")),
         ("a/b/subscriptions/c", Address("a/b", "c")),
+        ("/q", Address("q")),
+        ("a%2fb", Address("a/b")),
     ],
 )
 def test_addresses_of_the_wire(text: str, address: Address) -> None:
@@ -178,8 +180,8 @@ def test_addresses_of_the_wire(text: str, address: Address) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", "/", "/q", "q/", "a//b", "..", "a/..", "a/../b", "a..b", ".", "a b", "a\\b", "a?b",
-        "a#b", "ä", "a%2fb", "q\n", "$DeadLetterQueue", "q/$Transfer", "q/$other",
+        "", "/", "//q", "q/", "a//b", "..", "a/..", "a/../b", "a..b", ".", "a b", "a\\b", "a?b",
+        "a#b", "ä", "a%252fb", "q\n", "$DeadLetterQueue", "q/$Transfer", "q/$other",
         "t/subscriptions",
         "t/subscriptions/", "t/subscriptions/a/subscriptions/b", "x" * 261, "x" * 2000,
         "t/subscriptions/" + "s" * 51,

@@ -97,6 +97,8 @@ class Copy:
     """What may have ended it."""
     deferred_in: str | None = None
     """Where it is deferred, for sure."""
+    deferrals: int = 0
+    """How often that was asked for."""
     seen: set[tuple[str, int]] = field(default_factory=set)
     """Places and numbers in which it was seen."""
     first_seen_in: set[str] = field(default_factory=set)
@@ -374,7 +376,8 @@ class Ledger:
         count = delivery.delivery_count
         if place.is_dead_letter:
             return
-        if count >= place.max_delivery_count:
+        # A deferral counts, and does not bring it among the dead letters.
+        if count >= place.max_delivery_count + copy.deferrals:
             raise Violation("P6", f"{copy} was delivered {count} times before, in {place.path}")
         if count < copy.returns[place.path]:
             raise Violation(
@@ -500,6 +503,7 @@ class Ledger:
         """The locks end if `deed` happens."""
         for hold in settling.holds:
             self.holds.pop((settling.place.path, hold.number), None)
+            hold.copy.deferrals += settling.disposition is Disposition.DEFER
             if settling.disposition is Disposition.COMPLETE:
                 deed.ends.append((hold.copy, "completed"))
                 hold.copy.doubts.append(deed)

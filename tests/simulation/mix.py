@@ -21,6 +21,7 @@ from tandembus.engine.engine import Tuning
 from tandembus.limits import KIB, MIB
 from tandembus.model import NEVER, Millis
 from tandembus.settings import (
+    EntityStatus,
     PrioritySettings,
     QueueSettings,
     SubscriptionSettings,
@@ -29,6 +30,7 @@ from tandembus.settings import (
 
 COLOURS: Final = ("red", "green", "blue")
 DEAD: Final = "/$DeadLetterQueue"
+TRANSFER: Final = "/$Transfer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,7 @@ FEATURES: Final = (
     "topics",
     "forwards",
     "dead-forwards",
+    "refusals",
     "transactions",
     "partitions",
     "takes",
@@ -232,6 +235,8 @@ class _Entities:
             self._forwarder("first", plain)
         if "dead-forwards" in features:
             self._buried()
+        if "refusals" in features:
+            self._refused()
 
     def _holding(self) -> dict[str, Any]:
         rng = self._random
@@ -302,6 +307,20 @@ class _Entities:
             kept = route.expired_are_kept and settings.dead_letter_on_expiration
             route = Route(route.family, (name, *route.paths), None, ttl, kept)
             self._mix.targets.append(Target(name, (route,)))
+
+    def _refused(self) -> None:
+        """A queue whose target takes nothing: all goes to its transfer dead-letter queue."""
+        shut = QueueSettings(status=EntityStatus.SEND_DISABLED)
+        self._mix.creates.append(CreateQueue("shut", shut))
+        settings = QueueSettings(**{**self._holding(), "forward_to": "shut"})
+        self._mix.creates.append(CreateQueue("refused", settings))
+        self._place("refused", "refused", settings, is_relay=True)
+        path, lock = f"refused{TRANSFER}{DEAD}", settings.lock_duration_ms
+        self._mix.places[path] = Place(
+            path, "refused", lock, settings.max_delivery_count, is_dead_letter=True
+        )
+        route = Route("refused", ("refused",), None, NEVER, settings.dead_letter_on_expiration)
+        self._mix.targets.append(Target("refused", (route,)))
 
     def _buried(self) -> None:
         """A queue whose dead letters are forwarded to another one."""

@@ -117,8 +117,10 @@ def test_canary_answers_before_the_disk(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_canary_a_write_that_is_not_synced() -> None:
-    """A log whose groups are written and not synced: a power cut loses what was acknowledged."""
-    expect(caught(busy_seeds(10, on_files=True), forgets={"write"}), "P1", "P2", "P3", "P5", "P8")
+    """A log whose groups are written and not synced: a power cut loses what was acknowledged, or
+    the bodies of what an index, which is synced, still has (P13)."""
+    caught_one = caught(busy_seeds(10, on_files=True), forgets={"write"})
+    expect(caught_one, "P1", "P2", "P3", "P5", "P8", "P13")
 
 
 def replay_without(kind: Callable[[Change], bool]) -> Callable[[Namespace, Change], None]:
@@ -190,14 +192,13 @@ def test_canary_duplicates_forgotten_at_replay(monkeypatch: pytest.MonkeyPatch) 
         replay(namespace, change)
 
     monkeypatch.setattr(Namespace, "replay", forgetful)
-    monkeypatch.setattr(Duplicates, "load", classmethod(lambda cls, source: _emptied(source)))
+    monkeypatch.setattr(Duplicates, "load", classmethod(lambda cls, *source: _emptied(*source)))
     expect(caught(busy_seeds(10, "duplicates")), "P8")
 
 
-def _emptied(source: Any) -> Duplicates:
-    for _ in range(source.number()):
-        source.text()
-        source.number()
+def _emptied(source: Any, version: int) -> Duplicates:
+    assert version > 5
+    source.bytes()
     return Duplicates()
 
 

@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from tandembus import limits
 from tandembus.admin.descriptions import (
+    SIZE_SINCE,
     Shown,
     namespace_info,
     read_rule,
@@ -204,6 +205,7 @@ class AdminApi:
             _only(request, "GET")
             return self._list(request, place)
         _only(request, "GET", "PUT", "DELETE")
+        self._check_described(request, place)
         if "if-match" in request.headers:
             self._check_etag(request, place)
         match request.method:
@@ -222,13 +224,14 @@ class AdminApi:
 
     async def _put(self, request: Request, place: _Place) -> None:
         description = content_of(read(request.body))
-        is_update = "if-match" in request.headers
+        is_update, version = "if-match" in request.headers, _version(request)
         if place.rule is not None:
             await self._do(request, self._rule(description, place, is_update=is_update))
         elif place.subscription is not None:
             await self._do(request, self._subscription(description, place, is_update=is_update))
         else:
-            await self._do(request, self._entity(description, place, is_update=is_update))
+            entity = self._entity(description, place, is_update=is_update, version=version)
+            await self._do(request, entity)
 
     async def _delete(self, request: Request, place: _Place) -> None:
         self._find(place)
@@ -260,7 +263,7 @@ class AdminApi:
                 claims.grants.setdefault(path_of(target), Grant(path_of(target), Right.SEND, NEVER))
 
     def _entity(
-        self, description: Element, place: _Place, *, is_update: bool
+        self, description: Element, place: _Place, *, is_update: bool, version: str
     ) -> CreateQueue | CreateTopic | UpdateEntity:
         kind = _DESCRIPTIONS.get(description.name)
         if kind is None:
@@ -274,13 +277,17 @@ class AdminApi:
         settings: QueueSettings | TopicSettings
         if kind is QueueSettings:
             assert kept is None or isinstance(kept, QueueSettings)
-            queue = read_settings(QueueSettings, description, kept, now, is_premium=premium)
+            queue = read_settings(
+                QueueSettings, description, kept, now, is_premium=premium, version=version
+            )
             if not is_update:
                 return CreateQueue(place.entity, queue)
             settings = queue
         else:
             assert kept is None or isinstance(kept, TopicSettings)
-            topic = read_settings(TopicSettings, description, kept, now, is_premium=premium)
+            topic = read_settings(
+                TopicSettings, description, kept, now, is_premium=premium, version=version
+            )
             if not is_update:
                 return CreateTopic(place.entity, topic)
             settings = topic
@@ -373,7 +380,7 @@ class AdminApi:
             path = f"{queue.path}/Rules/{rule.name}"
             created = rule.created_ms
             return Entry(path, rule.name, created, created, rule_description(rule))
-        queue, shown = found, Shown(origin.host, self._is_premium)
+        queue, shown = found, Shown(origin.host, origin.api_version)
         title = queue.path
         if queue.kind is EntityKind.QUEUE:
             content = shown.queue(queue)
@@ -385,8 +392,8 @@ class AdminApi:
         return Entry(queue.path, title, queue.created_ms, queue.updated_ms, content)
 
     def _origin(self, request: Request) -> Origin:
-        version = request.query.get("api-version", "2021-05")
-        return Origin(request.headers.get("host") or self._broker.name, self._broker.name, version)
+        host = request.headers.get("host") or self._broker.name
+        return Origin(host, self._broker.name, _version(request))
 
     # --- finding ----------------------------------------------------------------------------------
 
@@ -415,6 +422,13 @@ class AdminApi:
     def _subscribed(self, place: _Place) -> Queue:
         self._topic(place.entity)
         return self._queue(place.path)
+
+    def _check_described(self, request: Request, place: _Place) -> None:
+        """A dead-letter queue has no description: its entity tells of it. Azure's answer is 400
+        with these words, whether it is looked at or changed, and 404 where there is no entity."""
+        found = self._broker.namespace
+        if place.path in found and found.find(place.path).kind is EntityKind.DEAD_LETTER:
+            raise _Denied(400, f"The specified HTTP verb ({request.method}) is not valid.")
 
     def _check_etag(self, request: Request, place: _Place) -> None:
         """`If-Match: *` only says that it must be there, which every request with it does."""
@@ -463,6 +477,10 @@ def _place(segments: list[str]) -> _Place:
     if words[-1] == SUBSCRIPTIONS and len(segments) > 1:
         return _Place("/".join(segments[:-1]), listing=SUBSCRIPTIONS)
     return _Place("/".join(segments))
+
+
+def _version(request: Request) -> str:
+    return request.query.get("api-version", SIZE_SINCE)
 
 
 def _only(request: Request, *methods: str) -> None:

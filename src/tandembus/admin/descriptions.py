@@ -13,16 +13,13 @@ read over: the SDKs send back what they were shown.
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
 from typing import Any, Final, TypeVar, assert_never
 from urllib.parse import unquote, urlsplit
-from uuid import UUID
 
 from tandembus import limits
+from tandembus.admin.values import read_value, typed
 from tandembus.atom import (
     COUNTS,
     INSTANCE,
@@ -36,10 +33,7 @@ from tandembus.atom import (
     read_duration,
     read_extension_element,
     read_integer,
-    read_ticks,
-    read_time,
     tag,
-    ticks_duration,
     time,
 )
 from tandembus.core.queue import Queue
@@ -54,7 +48,14 @@ from tandembus.core.rules import (
 )
 from tandembus.core.state import State
 from tandembus.errors import ArgumentError, ProtocolError
-from tandembus.model import Duration, Millis, Secret, Symbol, Timestamp, Value
+from tandembus.model import (
+    NEVER,
+    Millis,
+    Secret,
+    Timestamp,
+    Value,
+)
+from tandembus.names import split
 from tandembus.settings import (
     AccessRight,
     AuthorizationRule,
@@ -69,6 +70,8 @@ from tandembus.settings import (
 
 PREMIUM_MIN_MESSAGE_KB: Final = 1_024
 """What an entity of a premium namespace has at least, and has if nothing is said."""
+SIZE_SINCE: Final = "2021-05"
+"""The first api-version that has MaxMessageSizeInKilobytes."""
 _COMPATIBILITY_LEVEL: Final = 20
 
 S = TypeVar("S", QueueSettings, TopicSettings, SubscriptionSettings)
@@ -89,6 +92,23 @@ def _target(text: str) -> str:
         return unquote(urlsplit(text).path).strip("/") if "://" in text else text
     except ValueError:
         raise ProtocolError(f"{text[:40]!a} is not a URI.") from None
+
+
+_SCHEMES: Final = {
+    "forward_to": "forward_to_scheme",
+    "forward_dead_letters_to": "forward_dead_letters_scheme",
+}
+
+
+def _scheme(text: str) -> str | None:
+    """Of the URI of what is forwarded to, which is shown with it again; None is `sb`."""
+    scheme, separator, _ = text.strip().partition("://")
+    scheme = scheme.lower()
+    if not separator or scheme == "sb":
+        return None
+    if scheme not in ("amqp", "amqps", "http", "https"):
+        raise ArgumentError(f"SubCode=40000. {scheme[:40]!a} is not a scheme of a Service Bus URI.")
+    return scheme
 
 
 _FIELDS: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
@@ -116,7 +136,13 @@ _FIXED: Final = ("requires_duplicate_detection", "requires_session", "enable_par
 
 
 def read_settings(
-    kind: type[S], description: Element, kept: S | None, now: Millis, *, is_premium: bool
+    kind: type[S],
+    description: Element,
+    kept: S | None,
+    now: Millis,
+    *,
+    is_premium: bool,
+    version: str = SIZE_SINCE,
 ) -> S:
     """The settings that a description asks for. `kept`: those that are there, for an update."""
     values: dict[str, Any] = {}
@@ -127,10 +153,18 @@ def read_settings(
         text = description.value(azure)
         if text is not None:
             values[name] = read(text)
+            if name in _SCHEMES:
+                values[_SCHEMES[name]] = _scheme(text)
         elif kept is not None and name in _FIXED:
             values[name] = getattr(kept, name)
     if kind is not SubscriptionSettings:
-        _read_size(values, kept, is_premium=is_premium)
+        if version < SIZE_SINCE and "max_message_size_kb" in values:
+            raise ArgumentError(
+                f"SubCode=40000. The entity description of type '{description.name}' has "
+                f"unsupported properties for api-version '{version:.20}' in the request. Try "
+                "including the correct api-version query string in the request."
+            )
+        _read_size(values, kept, is_premium=is_premium, is_known=version >= SIZE_SINCE)
         before = getattr(kept, "authorization_rules", ())
         values["authorization_rules"] = _read_authorization(description, before, now)
     said = read_extension_element(description)
@@ -140,16 +174,22 @@ def read_settings(
     return kind(**values)
 
 
-def _read_size(values: dict[str, Any], kept: Settings | None, *, is_premium: bool) -> None:
+def _read_size(
+    values: dict[str, Any], kept: Settings | None, *, is_premium: bool, is_known: bool
+) -> None:
+    """The Standard tier shows the size and takes it back, but no other. A description of an
+    api-version that does not know it leaves it as it is."""
     name = "max_message_size_kb"
     if not is_premium:
-        if name in values:
+        size = limits.DEFAULT_MESSAGE_KB if kept is None else getattr(kept, name)
+        if values.setdefault(name, size) != size:
             raise ArgumentError(
                 "SubCode=40000. The property 'MaxMessageSizeInKilobytes' cannot be set for a "
                 "namespace of the Standard tier."
             )
-        if kept is not None:
-            values[name] = getattr(kept, name)
+        return
+    if kept is not None and not is_known:
+        values[name] = getattr(kept, name)
         return
     low, high = PREMIUM_MIN_MESSAGE_KB, limits.MAX_MESSAGE_KB
     if not low <= values.setdefault(name, low) <= high:
@@ -202,7 +242,8 @@ class Shown:
 
     host: str
     """For the URIs of what is forwarded to."""
-    is_premium: bool
+    version: str = SIZE_SINCE
+    """The api-version that was asked for."""
 
     def queue(self, queue: Queue) -> str:
         settings = queue.settings
@@ -223,16 +264,16 @@ class Shown:
             tag("IsAnonymousAccessible", False),
             _authorization(settings.authorization_rules),
             tag("Status", settings.status),
-            self._forward("ForwardTo", settings.forward_to),
+            self._forward("ForwardTo", settings.forward_to, settings.forward_to_scheme),
             tag("UserMetadata", settings.user_metadata),
             _times(queue),
             tag("SupportOrdering", True),
             _count_details(queue),
-            tag("AutoDeleteOnIdle", duration(settings.auto_delete_on_idle_ms)),
+            tag("AutoDeleteOnIdle", duration(_idle_ms(queue))),
             tag("EnablePartitioning", settings.enable_partitioning),
             tag("EntityAvailabilityStatus", "Available"),
             tag("EnableExpress", settings.enable_express),
-            self._forward("ForwardDeadLetteredMessagesTo", settings.forward_dead_letters_to),
+            self._forward_dead_letters(settings),
             self._message_size(settings.max_message_size_kb),
             _extensions(settings),
         )
@@ -284,21 +325,25 @@ class Shown:
             tag("MaxDeliveryCount", settings.max_delivery_count),
             tag("EnableBatchedOperations", settings.enable_batched_operations),
             tag("Status", settings.status),
-            self._forward("ForwardTo", settings.forward_to),
+            self._forward("ForwardTo", settings.forward_to, settings.forward_to_scheme),
             _times(queue),
             _count_details(queue),
             tag("UserMetadata", settings.user_metadata),
-            self._forward("ForwardDeadLetteredMessagesTo", settings.forward_dead_letters_to),
-            tag("AutoDeleteOnIdle", duration(settings.auto_delete_on_idle_ms)),
+            self._forward_dead_letters(settings),
+            tag("AutoDeleteOnIdle", duration(_idle_ms(queue))),
             tag("EntityAvailabilityStatus", "Available"),
             _extensions(settings),
         )
 
-    def _forward(self, name: str, target: str | None) -> str:
-        return tag(name, None if target is None else f"sb://{self.host}/{target}")
+    def _forward(self, name: str, target: str | None, scheme: str | None) -> str:
+        return tag(name, None if target is None else f"{scheme or 'sb'}://{self.host}/{target}")
+
+    def _forward_dead_letters(self, settings: QueueSettings | SubscriptionSettings) -> str:
+        target, scheme = settings.forward_dead_letters_to, settings.forward_dead_letters_scheme
+        return self._forward("ForwardDeadLetteredMessagesTo", target, scheme)
 
     def _message_size(self, kilobytes: int) -> str:
-        return tag("MaxMessageSizeInKilobytes", kilobytes if self.is_premium else None)
+        return tag("MaxMessageSizeInKilobytes", kilobytes if self.version >= SIZE_SINCE else None)
 
 
 def namespace_info(name: str, created_ms: Millis, *, is_premium: bool) -> str:
@@ -317,6 +362,15 @@ def _description(name: str, *parts: str) -> str:
     return f'<{name} xmlns="{SERVICE_BUS}" xmlns:i="{INSTANCE}">{"".join(parts)}</{name}>'
 
 
+def _idle_ms(queue: Queue) -> Millis:
+    """Of an entity that forwards it is the longest there is, as in Azure: nobody receives from it,
+    so it would always look idle. Azure leaves it to an entity that forwards to itself."""
+    target = queue.relays_to
+    if target is not None and split(target).path != split(queue.path).path:
+        return NEVER
+    return queue.settings.auto_delete_on_idle_ms
+
+
 def _extensions(settings: Settings) -> str:
     """Last, and only where there is one: who does not look for it does not meet it."""
     values = extensions_of(settings)
@@ -324,9 +378,8 @@ def _extensions(settings: Settings) -> str:
 
 
 def _message_count(queue: Queue) -> int:
-    """Of the queue and of its dead-letter queue."""
-    dead = 0 if queue.dead_letter is None else sum(queue.dead_letter.counts)
-    return sum(queue.counts) + dead
+    """Of the queue and of its dead-letter queues."""
+    return sum(queue.counts) + sum(sum(each.counts) for each in queue.its_dead_letters)
 
 
 def _times(queue: Queue) -> str:
@@ -342,14 +395,14 @@ def _count_details(queue: Queue) -> str:
     """With one attribute and its prefix on every child: so the JavaScript SDK finds them."""
     counts = queue.counts
     deferred = counts[State.DEFERRED] + counts[State.DEFERRED_LOCKED]
-    dead = 0 if queue.dead_letter is None else sum(queue.dead_letter.counts)
+    dead, not_transferred = queue.dead_letter_counts
     return (
         f'<CountDetails xmlns:d2p1="{COUNTS}">'
         + tag("d2p1:ActiveMessageCount", queue.active_count + deferred)
         + tag("d2p1:DeadLetterMessageCount", dead)
         + tag("d2p1:ScheduledMessageCount", counts[State.SCHEDULED] + counts[State.DELAYED])
-        + tag("d2p1:TransferMessageCount", 0)
-        + tag("d2p1:TransferDeadLetterMessageCount", 0)
+        + tag("d2p1:TransferMessageCount", queue.transfer_count)
+        + tag("d2p1:TransferDeadLetterMessageCount", not_transferred)
         + "</CountDetails>"
     )
 
@@ -441,48 +494,11 @@ def _read_values(element: Element | None, written: dict[str, str], where: str) -
         key, child = pair.find("Key"), pair.find("Value")
         if key is None or child is None or not key.text:
             raise ProtocolError("A property or parameter has no key or no value.")
-        value = None if child.is_nil else _read_value(child)
+        value = None if child.is_nil else read_value(child)
         values[key.text] = value
         if isinstance(value, Timestamp):
             written[f"{where}/{key.text}"] = child.text.strip()
     return values
-
-
-def _read_value(element: Element) -> Value:
-    text = element.text
-    try:
-        match element.type:
-            case "string" | "":
-                return text
-            case "int" | "long" | "short" | "byte" | "unsignedInt" | "unsignedLong":
-                return read_integer(text)
-            case "unsignedShort" | "unsignedByte":
-                return read_integer(text)
-            case "double" | "float":
-                return float(text)
-            case "decimal":
-                return _decimal(text.strip())
-            case "boolean":
-                return read_boolean(text)
-            case "dateTime":
-                return Timestamp(read_time(text))
-            case "duration":
-                return Duration(read_ticks(text))
-            case "guid":
-                return UUID(text.strip())
-            case "base64Binary":
-                return base64.b64decode(text, validate=True)
-    except (ValueError, InvalidOperation, binascii.Error):
-        raise ProtocolError(f"{text[:40]!a} is not a {element.type}.") from None
-    raise ArgumentError(f"SubCode=40000. {element.type[:40]!a} is not a type of value.")
-
-
-def _decimal(text: str) -> Decimal:
-    """Of the size that .NET has: an exponent of a thousand million is no value but an attack."""
-    value = Decimal(text)
-    if len(text) > 40 or not value.is_finite() or abs(value.adjusted()) > 28:
-        raise ValueError(text)
-    return value
 
 
 def rule_description(rule: Rule) -> str:
@@ -529,7 +545,7 @@ def _values(name: str, values: Mapping[str, Value], written: Mapping[str, str], 
         return ""
     pairs = []
     for key, value in values.items():
-        kind, text = _typed(value)
+        kind, text = typed(value)
         text = written.get(f"{where}/{key}", text)
         # Five characters are cut from the type by the JavaScript SDK: a prefix of four and a colon.
         pairs.append(
@@ -542,33 +558,3 @@ def _values(name: str, values: Mapping[str, Value], written: Mapping[str, str], 
             + "</KeyValueOfstringanyType>"
         )
     return f"<{name}>{''.join(pairs)}</{name}>"
-
-
-_SPECIAL: Final = {"inf": "INF", "-inf": "-INF", "nan": "NaN"}
-
-
-def _typed(value: Value) -> tuple[str, str]:
-    """The XML Schema type of a value, and its text."""
-    match value:
-        case None:
-            return "string", ""
-        case bool():
-            return "boolean", "true" if value else "false"
-        case Timestamp():
-            return "dateTime", time(value)
-        case Duration():
-            return "duration", ticks_duration(value)
-        case int():
-            return ("int" if -(2**31) <= value < 2**31 else "long"), str(int(value))
-        case float():
-            return "double", _SPECIAL.get(repr(value), repr(value))
-        case Decimal():
-            return "decimal", str(value)
-        case UUID():
-            return "guid", str(value)
-        case bytes():
-            return "base64Binary", base64.b64encode(value).decode()
-        case Symbol() | str():
-            return "string", str(value)
-        case _:
-            assert_never(value)

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from enum import Enum
 from typing import Any, Final
 
 from tandembus.amqp.deadlines import Deadlines
@@ -39,6 +38,7 @@ from tandembus.amqp.frames import (
     frame_opening,
     require_fit,
 )
+from tandembus.amqp.pending import Streaming
 from tandembus.amqp.performatives import (
     ATTACH,
     BEGIN,
@@ -70,6 +70,7 @@ from tandembus.amqp.sasl import (
 )
 from tandembus.amqp.session import INCOMING_WINDOW, MAPPED, Session
 from tandembus.amqp.states import CONNECTION, SESSION, Action, ConnectionState
+from tandembus.amqp.states import Role as Role
 from tandembus.amqp.types import Buffer, decode_descriptor
 from tandembus.errors import ArgumentError, ProtocolError
 from tandembus.limits import (
@@ -77,6 +78,7 @@ from tandembus.limits import (
     MAX_BATCH_BYTES,
     MAX_CHANNELS,
     MAX_LINKS_PER_CONNECTION,
+    MAX_PARTIAL_BYTES,
     MIN_FRAME_BYTES,
     PRE_OPEN_FRAME_BYTES,
 )
@@ -84,11 +86,6 @@ from tandembus.model import Millis
 
 DEFAULT_IDLE_MS: Final = 120_000
 """What Azure advertises. azure-servicebus may be silent for 30 s, so not much less."""
-
-
-class Role(Enum):
-    SERVER = "server"
-    CLIENT = "client"
 
 
 _OPENED: Final = ConnectionState.OPENED
@@ -110,11 +107,12 @@ class Connection:
 
     __slots__ = (
         "_buffer", "_deadlines", "_hostname", "_is_header_sent", "_is_open_sent",
-        "_is_sasl_required", "_properties", "_sasl", "_sasl_out", "_sessions",
-        "channel_max", "container_id", "context", "handle_max", "has_large", "idle_timeout_ms",
+        "_is_sasl_required", "_properties", "_sasl", "_sasl_out", "_sessions", "channel_max",
+        "container_id", "context", "crowded", "handle_max", "has_large", "idle_timeout_ms",
         "incoming", "link_count", "max_frame_size", "max_links", "max_message_size",
         "max_partial_bytes", "out", "partial_bytes", "pending", "remote_channel_max",
-        "remote_idle_ms", "remote_max_frame", "role", "state", "tracked",
+        "remote_idle_ms", "remote_max_frame", "role", "state", "streaming", "tracked",
+        "unsettled_out",
     )  # fmt: skip
 
     def __init__(
@@ -145,8 +143,8 @@ class Connection:
         self.handle_max = max(255, max_links)
         self.max_links = max_links
         self.max_message_size = max_message_size
-        self.max_partial_bytes = 4 * max(max_message_size, MAX_BATCH_BYTES)
-        """Unfinished messages of all links together: 255 links could each hold one back."""
+        self.max_partial_bytes = max(4 * max_message_size, MAX_PARTIAL_BYTES)
+        """Unfinished messages of all links together: each of thousands could hold one back."""
         self.idle_timeout_ms = idle_timeout_ms
         self.tracked: Callable[[Error], Error] = lambda error: error
         """What is told a peer that broke a rule passes through here: the owner can log it, and add
@@ -159,20 +157,20 @@ class Connection:
         self.remote_idle_ms: Millis | None = None
         self.incoming: dict[int, Session] = {}
         """Sessions by the peer's channel."""
-        self.link_count = 0
-        self.partial_bytes = 0
+        self.link_count = self.partial_bytes = 0
+        self.unsettled_out = 0  # by the peer, over all links
+        self.crowded: set[Session] = set()  # with too many unsettled when a message came
         self.out: list[Buffer] = []
         self.has_large = False
+        self.streaming = Streaming()
         self.pending: list[Session] = []
         """Sessions with a disposition that waits for its neighbours."""
         self._sessions: dict[int, Session] = {}
-        self._hostname = hostname
-        self._properties = properties
+        self._hostname, self._properties = hostname, properties
         self._is_sasl_required = use_sasl
         self._sasl: SaslServer | SaslClient | None = None
         self._sasl_out: list[bytes] = []
-        self._is_header_sent = False
-        self._is_open_sent = False
+        self._is_header_sent = self._is_open_sent = False
         self._buffer = ReceiveBuffer()
         self._deadlines = Deadlines()
         if role is Role.SERVER:
@@ -199,7 +197,8 @@ class Connection:
     @property
     def can_read(self) -> bool:
         """Whether the peer should be read from: not while it has too many unsettled with us."""
-        return not any(it.has_too_many_unsettled for it in self.incoming.values())
+        self.crowded = {it for it in self.crowded if it.has_too_many_unsettled}
+        return not self.crowded
 
     @property
     def sessions(self) -> tuple[Session, ...]:
@@ -255,6 +254,7 @@ class Connection:
             data = []
         out = self.out
         self.out = []
+        self.streaming.written = 0
         self._deadlines.has_sent = True
         if self.has_large:
             self.has_large = False
@@ -569,11 +569,12 @@ class Connection:
 
     def _new_session(self, wish: int, initial_id: int) -> Session:
         most = min(self.channel_max, self.remote_channel_max)
-        for channel in (wish, *range(most + 1)):
-            if channel <= most and channel not in self._sessions:
-                session = self._sessions[channel] = Session(self, channel, initial_id)
-                return session
-        raise ArgumentError("The connection has no channel left.")
+        if wish > most or wish in self._sessions:
+            wish = next((it for it in range(most + 1) if it not in self._sessions), -1)
+        if wish < 0:
+            raise ArgumentError("The connection has no channel left.")
+        session = self._sessions[wish] = Session(self, wish, initial_id)
+        return session
 
     def _write_begin(self, session: Session, remote_channel: int | None) -> None:
         begin = Begin(

@@ -72,6 +72,31 @@ class MessageReceived(NamedTuple):
     state: DeliveryState | None
 
 
+class MessagePart(NamedTuple):
+    """The next bytes of a message that goes on, where the link passes such on (`Link.part_bytes`).
+    The rest comes as a `MessageReceived`, unless `MessageAborted` says that there is none."""
+
+    link: Link
+    payload: bytes
+
+
+class MessageAborted(NamedTuple):
+    """The message whose parts were passed on does not go on: it is too large, or was aborted."""
+
+    link: Link
+
+
+class MessageCut(NamedTuple):
+    """A message that is larger than its link takes, where the link keeps the beginning of such a
+    one (`Link.keeps_head`): who asked can be answered. If it is not settled, `link.settle` has to
+    be called for `delivery_id`."""
+
+    link: Link
+    delivery_id: int
+    head: bytes
+    settled: bool
+
+
 class Delivery(NamedTuple):
     """An unsettled delivery of a session."""
 
@@ -147,6 +172,9 @@ Event: TypeAlias = (
     | LinkAttached
     | LinkFlow
     | MessageReceived
+    | MessagePart
+    | MessageAborted
+    | MessageCut
     | Dispositions
     | WindowOpened
     | LinkDetached

@@ -13,8 +13,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from tandembus.amqp.events import Event, LinkDetached, LinkFlow, MessageReceived
+from tandembus.amqp.events import (
+    Event,
+    LinkDetached,
+    LinkFlow,
+    MessageAborted,
+    MessageCut,
+    MessagePart,
+    MessageReceived,
+)
 from tandembus.amqp.fast import Flow, Transfer, encode_state
+from tandembus.amqp.pending import Streamed
 from tandembus.amqp.performatives import (
     RECEIVER,
     SENDER,
@@ -31,7 +40,7 @@ from tandembus.amqp.performatives import (
 from tandembus.amqp.states import LinkState
 from tandembus.amqp.unsettled import HALF, MASK
 from tandembus.errors import ArgumentError
-from tandembus.limits import MAX_CREDIT, MAX_UNSETTLED
+from tandembus.limits import MAX_CREDIT, MAX_UNSETTLED, MAX_UNSETTLED_OUT
 from tandembus.model import new_tuple
 
 if TYPE_CHECKING:
@@ -51,9 +60,10 @@ class Link:
     """One end of a link. `is_sender` says which one is ours."""
 
     __slots__ = (
-        "_is_discarding", "_is_reported", "_partial", "_partial_id", "_partial_of", "context",
-        "credit", "delivery_count", "handle", "is_draining", "is_sender", "local",
-        "max_message_size", "name", "remote", "remote_handle", "session", "state", "unsettled",
+        "_is_discarding", "_is_reported", "_partial", "_partial_id", "_partial_of", "_passed_on",
+        "context", "credit", "delivery_count", "handle", "is_draining", "is_sender", "keeps_head",
+        "local", "max_message_size", "name", "part_bytes", "remote", "remote_handle", "session",
+        "state", "unsettled",
     )  # fmt: skip
 
     def __init__(self, session: Session, name: str, handle: int, *, is_sender: bool) -> None:
@@ -72,8 +82,15 @@ class Link:
         self.is_draining = False
         self.unsettled = 0
         self.max_message_size = session.connection.max_message_size
+        self.keeps_head = 0
+        """So many bytes of a message that is too large are reported, as a `MessageCut`."""
+        self.part_bytes = 0
+        """A message that goes on after so many bytes is reported in parts of about this size;
+        0: never. Where much is unfinished on the connection, the parts are smaller."""
         self.context: Any = None
         """For the owner of the connection; not looked at here."""
+        self._passed_on = 0
+        """Bytes of the unfinished message that were reported already."""
         self._partial: bytearray | None = None
         self._partial_id = 0
         self._partial_of: tuple[bytes, int, bool, DeliveryState | None] = (b"", 0, False, None)
@@ -92,7 +109,7 @@ class Link:
         while the session's window is closed."""
         if self.session.is_blocked or self.state is not ATTACHED:
             return 0
-        return max(0, min(self.credit, MAX_UNSETTLED - self.unsettled))
+        return max(0, min(self.credit, MAX_UNSETTLED_OUT - self.session.connection.unsettled_out))
 
     def accept(
         self,
@@ -120,7 +137,8 @@ class Link:
             source if source is not None else self.remote.source or Source(),
             target if target is not None else self.remote.target or Target(),
             initial_delivery_count=self.delivery_count if self.is_sender else None,
-            max_message_size=self.max_message_size,
+            # .NET takes it for the limit of what it receives, and drops what is larger.
+            max_message_size=None if self.is_sender else self.max_message_size,
             properties=properties,
         )
         try:
@@ -133,7 +151,7 @@ class Link:
         self.state = LinkState.ATTACHED
         return True
 
-    def refuse(self, error: Error) -> None:
+    def refuse(self, error: Error | None) -> None:
         """Answer the peer's attach with one that has no source and no target, then detach; never
         any credit in between. (§2.6.3; both SDKs need exactly this)"""
         if self.state is not LinkState.ATTACH_RECEIVED:
@@ -150,7 +168,8 @@ class Link:
         try:
             self.session.write(attach)
         except ArgumentError:  # not even its name fits
-            self.session.end(Error("amqp:frame-size-too-small", error.description))
+            text = None if error is None else error.description
+            self.session.end(Error("amqp:frame-size-too-small", text))
             return
         self.state = LinkState.ATTACHED
         self._is_reported = True
@@ -197,6 +216,11 @@ class Link:
         if row:
             self._take_credit(len(row), row[0][0])
             self.session.deliver(self, row, settled)
+
+    def deliver_streamed(self, tag: bytes, message: Streamed, *, settled: bool = False) -> None:
+        """Send a message that is read while it is sent. Takes one credit."""
+        self._take_credit(1, tag)
+        self.session.deliver_streamed(self, tag, message, settled)
 
     def _take_credit(self, count: int, tag: bytes) -> None:
         if (
@@ -276,6 +300,8 @@ class Link:
                         session.twins.add(delivery_id, self)
                     else:
                         session.incoming.add(delivery_id, self)
+                        if session.has_too_many_unsettled:
+                            session.connection.crowded.add(session)
                     self.unsettled += 1
                     if self.unsettled > _HARD_UNSETTLED:
                         self._too_many(events)
@@ -309,13 +335,20 @@ class Link:
             )
             return
         if aborted:  # (§2.7.5) as if it had never been begun
+            if self._passed_on:
+                events.append(MessageAborted(self))
             self.abandon_partial()
             return
         size = end - at
-        if self._is_discarding or len(partial) + size > self.max_message_size:
+        if self._is_discarding or self._passed_on + len(partial) + size > self.max_message_size:
+            if self._passed_on:
+                events.append(MessageAborted(self))
             self._discard(settled, more, events)
             return
-        if connection.partial_bytes + size > connection.max_partial_bytes:
+        # A batch is taken as a whole: it is small.
+        has_parts = self.part_bytes > 0 and not self._partial_of[1]
+        is_crowded = connection.partial_bytes + size > connection.max_partial_bytes
+        if is_crowded and not has_parts:
             self.fail(
                 Error("amqp:resource-limit-exceeded", "Too many unfinished messages."), events
             )
@@ -327,6 +360,11 @@ class Link:
         state = old_state if state is None else state
         if more:
             self._partial_of = (tag, message_format, settled, state)
+            if has_parts and (is_crowded or len(partial) >= self.part_bytes):
+                events.append(MessagePart(self, bytes(partial)))
+                connection.partial_bytes -= len(partial)
+                self._passed_on += len(partial)
+                partial.clear()
             return
         delivery_id = self._partial_id
         self.abandon_partial()
@@ -335,6 +373,8 @@ class Link:
                 self.session.twins.add(delivery_id, self)
             else:
                 self.session.incoming.add(delivery_id, self)
+                if self.session.has_too_many_unsettled:
+                    connection.crowded.add(self.session)
             self.unsettled += 1
             if self.unsettled > _HARD_UNSETTLED:
                 self._too_many(events)
@@ -347,7 +387,7 @@ class Link:
         """The peer's detach: answered with the same `closed`, unless it is the answer to ours."""
         if self.state is LinkState.ATTACH_RECEIVED:
             # It gave up waiting. Our end has to exist before it can be detached.
-            self.refuse(Error("amqp:link:detach-forced", "The attach was withdrawn."))
+            self.refuse(None)
             self._is_reported = False
         elif self.state is LinkState.ATTACHED:
             self._drop()
@@ -376,11 +416,19 @@ class Link:
     def _discard(self, settled: bool, more: bool, events: list[Event]) -> None:
         """A frame of a message that has grown too large: nothing of it is kept."""
         settled = settled or self._partial_of[2]
+        kept: bytes | bytearray = b""
+        if self.keeps_head and self._partial is not None:
+            kept = self._partial_of[0] if self._is_discarding else self._partial[: self.keeps_head]
         self.abandon_partial()
         if more:
             self._partial = bytearray()
             self._is_discarding = True
-            self._partial_of = (b"", 0, settled, None)
+            self._partial_of = (bytes(kept), 0, settled, None)
+        elif self.keeps_head:
+            if not settled:
+                self.session.incoming.add(self._partial_id, self)
+                self.unsettled += 1
+            events.append(MessageCut(self, self._partial_id, bytes(kept), settled))
         else:
             self._too_large(self._partial_id, settled, events)
 
@@ -405,6 +453,7 @@ class Link:
         if self._partial is not None:
             self.session.connection.partial_bytes -= len(self._partial)
             self._partial = None
+            self._passed_on = 0
             self._is_discarding = False
 
     def _drop(self) -> None:

@@ -39,7 +39,7 @@ from tandembus.amqp.types import (
     skip,
 )
 from tandembus.errors import ArgumentError, ProtocolError
-from tandembus.limits import MAX_BATCH_MESSAGES, MAX_NODES_PER_FRAME, MAX_SECTIONS
+from tandembus.limits import MAX_DURATION_MS, MAX_NODES_PER_FRAME, MAX_SECTIONS
 from tandembus.model import (
     PING_CONTENT_TYPE,
     Duration,
@@ -49,6 +49,7 @@ from tandembus.model import (
     Symbol,
     Timestamp,
     Value,
+    as_compared,
 )
 
 HEADER: Final = 0x70
@@ -108,19 +109,25 @@ def sections(payload: Buffer, *, most: int = MAX_SECTIONS) -> list[tuple[int, in
     while at < size:
         if len(found) >= most and len(found) - (seen & ~_BODY).bit_count() >= most:
             raise ProtocolError(f"A message has more than {most} sections.")
-        code, value_at = _section(payload, at)
+        code, value_at = section_at(payload, at)
         end = skip(payload, value_at)
-        if code != VALUE and payload[value_at] not in _CONTENTS[code]:
-            raise ProtocolError(f"Section 0x{code:02x} holds the wrong type of value.")
-        if seen & _EXCLUDES[code]:
-            raise ProtocolError(f"Section 0x{code:02x} does not go with an earlier one.")
-        seen |= 1 << code
+        seen = with_section(seen, code, payload[value_at])
         found.append((code, at, end))
         at = end
     return found
 
 
-def _section(payload: Buffer, at: int) -> tuple[int, int]:
+def with_section(seen: int, code: int, constructor: int) -> int:
+    """The sections `seen`, and one more. Raises if it does not go with them, or holds a value of
+    another type than it must."""
+    if code != VALUE and constructor not in _CONTENTS[code]:
+        raise ProtocolError(f"Section 0x{code:02x} holds the wrong type of value.")
+    if seen & _EXCLUDES[code]:
+        raise ProtocolError(f"Section 0x{code:02x} does not go with an earlier one.")
+    return seen | 1 << code
+
+
+def section_at(payload: Buffer, at: int) -> tuple[int, int]:
     """The descriptor code of the section at `at`, and where its value starts."""
     if payload[at] != 0x00:
         raise ProtocolError("A message section has no descriptor.")
@@ -132,15 +139,24 @@ def _section(payload: Buffer, at: int) -> tuple[int, int]:
     return code, value_at
 
 
-def batch_messages(payload: bytes, *, most: int = MAX_BATCH_MESSAGES) -> list[bytes]:
+def without_body(message: bytes) -> bytes:
+    """The other sections."""
+    return b"".join(
+        message[start:end]
+        for code, start, end in sections(message)
+        if code not in (DATA, SEQUENCE, VALUE)
+    )
+
+
+def batch_messages(payload: bytes) -> list[bytes]:
     """The encoded messages inside a batch envelope, in order; its own sections mean nothing."""
     messages = []
-    for code, start, end in sections(payload, most=most + len(_SYMBOLIC)):
+    for code, start, end in sections(payload, most=len(payload)):
         if code == DATA:
-            value_at = _section(payload, start)[1]
+            value_at = section_at(payload, start)[1]
             messages.append(payload[value_at + (2 if payload[value_at] == 0xA0 else 5) : end])
-    if not 0 < len(messages) <= most:
-        raise ProtocolError(f"A batch holds 1 to {most} messages in data sections.")
+    if not messages:
+        raise ProtocolError("A batch holds one message at least, in data sections.")
     return messages
 
 
@@ -166,7 +182,8 @@ def _usual_openings() -> dict[bytes, int]:
 _opening: Final = _usual_openings().get
 _u32: Final = Struct(">I").unpack_from
 
-_SIMPLE: Final = frozenset(Value.__args__)
+_SIMPLE: Final = frozenset(Value.__args__) - {Described}
+"""As filters see values; what is described is looked into (`as_compared`)."""
 _TEXT_FIELDS: Final = (2, 3, 4, 6, 10, 12)
 _PING_MARK: Final = PING_CONTENT_TYPE.encode()
 _PING_WITHIN: Final = 4_096
@@ -257,7 +274,7 @@ class AmqpMessage(ParsedMessage):
         found = sections(payload)
         parts = []
         for code, start, end in found:
-            value_at = _section(payload, start)[1]
+            value_at = section_at(payload, start)[1]
             parts.append(b"\x00\x53" + bytes((code,)) + payload[value_at:end])
         self.payload = payload = b"".join(parts)
         starts = [0] * 7
@@ -290,7 +307,19 @@ class AmqpMessage(ParsedMessage):
             raise ProtocolError("The header's priority or ttl is not a number.")
         if (priority is not None and not 0 <= priority < 256) or (ttl is not None and ttl < 0):
             raise ProtocolError("The header's priority or ttl is out of range.")
+        if ttl == _LONGEST_TTL:
+            ttl = self._long_ttl() or ttl
         self.priority, self.ttl_ms = priority, ttl
+
+    def _long_ttl(self) -> Millis | None:
+        """A time to live that the header has no room for, as .NET writes it."""
+        if not self._starts[3]:
+            return None
+        fields = _fields(self.payload, self._starts[3], 13)
+        ends, begins = fields[8], fields[9]
+        if type(ends) is Timestamp and type(begins) is Timestamp and ends - begins > _LONGEST_TTL:
+            return min(ends - begins, MAX_DURATION_MS)
+        return None
 
     def _fill_annotations(self) -> None:
         annotations, _ = decode(self.payload, self._starts[2])
@@ -317,8 +346,17 @@ class AmqpMessage(ParsedMessage):
         texts = cast("list[str | None]", fields)
         self.to, self.label, self.reply_to = texts[2], texts[3], texts[4]
         self.content_type = texts[6]
-        self.is_ping = texts[6] == PING_CONTENT_TYPE
+        self.is_ping = texts[6] == PING_CONTENT_TYPE and self._is_empty()
         self.session_id, self.reply_to_session_id = texts[10], texts[12]
+
+    def _is_empty(self) -> bool:
+        """Whether it has no body, or one without a byte."""
+        bodies = [start for code, start, _ in sections(self.payload) if _SLOTS[code] == 5]
+        if not bodies:
+            return True
+        at = bodies[0] + 3
+        is_empty = self.payload[at : at + 2] in _NO_BYTES or self.payload[at] == 0x40
+        return is_empty and len(bodies) == 1
 
     def _fill_is_ping(self) -> None:
         """Looking for the bytes first saves nearly all from being parsed."""
@@ -430,7 +468,6 @@ def _message_id(value: object) -> MessageId | None:
     raise ProtocolError("A message id is none of string, ulong, uuid and binary.")
 
 
-_TICKS_AT_1970: Final = 621_355_968_000_000_000
 _TICKS_PER_MS: Final = 10_000
 
 
@@ -444,11 +481,9 @@ def _simplified(payload: bytes, at: int) -> dict[str, Value]:
         if not isinstance(key, str):
             raise ProtocolError("The name of an application property is not a string.")
         if isinstance(value, Described):
-            # The described types that Microsoft's libraries write, besides the timespan.
-            if value.descriptor == "com.microsoft:uri":
-                value = value.value
-            elif value.descriptor == "com.microsoft:datetime-offset" and type(value.value) is int:
-                value = Timestamp((value.value - _TICKS_AT_1970) // _TICKS_PER_MS)
+            value = as_compared(value)
+            if value is None:
+                value = payload[value_at:at]
         if type(value) not in _SIMPLE:
             value = payload[value_at:at]
         properties[str(key)] = value  # type: ignore[assignment]
@@ -582,6 +617,19 @@ _ANNOTATION_KEYS: Final[dict[str, tuple[str, _FieldEncoder]]] = {
 }
 
 
+_NO_BYTES: Final = (b"\xa0\x00", b"\xa1\x00")
+_LONGEST_TTL: Final = 0xFFFF_FFFF
+"""Milliseconds, 49.7 days: the header has room for no more."""
+
+
+def with_lifetime(payload: bytes, begins: Millis, ends: Millis) -> bytes:
+    """The message with these creation-time and absolute-expiry-time."""
+    parts = [(code, payload[start:end]) for code, start, end in sections(payload)]
+    fields = {8: encode_timestamp(ends), 9: encode_timestamp(begins)}
+    _edit_section(parts, PROPERTIES, lambda old: _edited_list(old, fields))
+    return b"".join(part for _, part in parts)
+
+
 def edited(payload: bytes, edits: Edits) -> bytes:
     """`payload` with `edits` laid over it.
 
@@ -633,7 +681,7 @@ def _edit_section(
     place = next((i for i, (other, _) in enumerate(parts) if other == code), -1)
     if place >= 0:
         _, part = parts.pop(place)
-        value = edit(part[_section(part, 0)[1] :])
+        value = edit(part[section_at(part, 0)[1] :])
     else:
         place = next((i for i, (other, _) in enumerate(parts) if other > code), len(parts))
         value = edit(b"")

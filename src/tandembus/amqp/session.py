@@ -31,17 +31,16 @@ from tandembus.amqp.fast import (
     disposition_frame,
     encode_flow,
     encode_state,
-    encode_transfer,
     transfer_opening,
 )
 from tandembus.amqp.frames import LARGE, frame
 from tandembus.amqp.link import ATTACHED, MAX_TAG, Link, Row
+from tandembus.amqp.pending import Pending, Streamed, Waiting, rank
 from tandembus.amqp.performatives import (
     FLOW,
     RECEIVER,
     SENDER,
     TRANSFER,
-    Accepted,
     Attach,
     Begin,
     Coordinator,
@@ -52,12 +51,12 @@ from tandembus.amqp.performatives import (
     Properties,
     Source,
     Target,
+    TransactionalState,
 )
 from tandembus.amqp.states import LINK, Action, LinkState, SessionState
-from tandembus.amqp.types import Buffer
 from tandembus.amqp.unsettled import HALF, MASK, Twins, Unsettled, rows
 from tandembus.errors import ArgumentError
-from tandembus.limits import MAX_UNSETTLED
+from tandembus.limits import MAX_UNSETTLED, STREAM_BYTES
 from tandembus.model import new_tuple
 
 if TYPE_CHECKING:
@@ -69,42 +68,6 @@ in size, unsettled ones in number, and reading from the socket can stop."""
 
 
 MAPPED: Final = SessionState.MAPPED
-
-
-class _Waiting:
-    """A message, or the rest of one, for which the window was closed."""
-
-    __slots__ = ("at", "delivery_id", "format", "link", "payload", "settled", "state", "tag")
-
-    def __init__(
-        self,
-        link: Link,
-        tag: bytes,
-        payload: Buffer,
-        settled: bool,
-        message_format: int,
-        state: DeliveryState | None,
-    ) -> None:
-        self.link = link
-        self.tag = tag
-        self.payload = payload
-        self.settled = settled
-        self.format = message_format
-        self.state = state
-        self.at = 0
-        self.delivery_id: int | None = None
-
-
-class _Pending:
-    """Deliveries whose disposition is not written yet, because their neighbours may follow."""
-
-    __slots__ = ("ids", "outcome", "role", "settled")
-
-    def __init__(self, role: bool, settled: bool, outcome: DeliveryState | None) -> None:
-        self.role = role
-        self.settled = settled
-        self.outcome = outcome
-        self.ids: list[int] = []
 
 
 class Session:
@@ -137,14 +100,14 @@ class Session:
         """Ours that wait for the peer's attach, by name and whether we send."""
         self.outgoing: Unsettled[Delivery] = Unsettled()
         self.incoming: Unsettled[Link] = Unsettled()
-        self.twins: Twins[Link, DeliveryState] = Twins(Accepted)
+        self.twins: Twins[Link, DeliveryState] = Twins(rank)
         self.answering: dict[int, Delivery] = {}
         """Decided by the peer but not settled: they wait for our answer."""
         self._handles: set[int] = set()
         self._used: set[int] = set()
         """The peer's handles that had a link once. Bounded by handle-max."""
-        self._waiting: deque[_Waiting] = deque()
-        self._pending: _Pending | None = None
+        self._waiting: deque[Waiting] = deque()
+        self._pending: Pending | None = None
         self._is_reported = False
 
     def __repr__(self) -> str:
@@ -215,7 +178,7 @@ class Session:
             or settled is not pending.settled
         ):
             self.flush()
-            pending = self._pending = _Pending(as_receiver, settled, outcome)
+            pending = self._pending = Pending(as_receiver, settled, outcome)
             self.connection.pending.append(self)
         append = pending.ids.append
         incoming, outgoing, answering = self.incoming.entries, self.outgoing.entries, self.answering
@@ -233,13 +196,16 @@ class Session:
                         if said is not outcome:
                             self._write_disposition(as_receiver, it, it, settled, said)
                             continue
+            elif not settled:
+                if it not in outgoing and it not in answering:
+                    continue
             else:
                 delivery = answering.pop(it, None)
                 if delivery is None:
                     delivery = outgoing.pop(it, None)
                     if delivery is None:
                         continue
-                delivery.link.unsettled -= 1
+                self._leave(delivery.link)
             append(it)
 
     def answer(
@@ -321,9 +287,9 @@ class Session:
         ):
             for tag, parts in row:
                 payload = parts[0] if len(parts) == 1 else b"".join(parts)
-                waiting = _Waiting(link, tag, payload, settled, message_format, state)
+                waiting = Waiting(link, tag, payload, settled, message_format, state)
                 self._waiting.append(waiting)
-            self._pump()
+            self.pump()
             return waiting.delivery_id
         if max(sizes) >= LARGE:
             connection.has_large = True
@@ -341,36 +307,36 @@ class Session:
         self.window -= len(row)
         self.outgoing.add_row(first, unsettled)
         link.unsettled += len(unsettled)
+        connection.unsettled_out += len(unsettled)
         return delivery_id - 1 & MASK
 
-    def _pump(self) -> None:
-        """Write what waits, frame by frame, as far as the window goes."""
-        waiting = self._waiting
-        out = self.connection.out
-        limit = self.connection.remote_max_frame
+    def deliver_streamed(self, link: Link, tag: bytes, message: Streamed, settled: bool) -> None:
+        """Write a message that is not in memory, as the window and the connection have room."""
+        self._waiting.append(Waiting(link, tag, message, settled, 0, None))
+        self.pump()
+
+    def pump(self) -> None:
+        """Write what waits, frame by frame, as far as the window goes; of messages that are not in
+        memory no more than the connection has room for."""
+        waiting, connection = self._waiting, self.connection
+        out = connection.out
+        limit = connection.remote_max_frame
         while waiting and self.window > 0:
             head = waiting[0]
             link = head.link
+            if head.source is not None and connection.streaming.written >= STREAM_BYTES:
+                if self not in connection.streaming.sessions:
+                    connection.streaming.sessions.append(self)
+                return
             if head.delivery_id is None:
                 head.delivery_id = self.next_delivery_id
                 self.next_delivery_id = head.delivery_id + 1 & MASK
                 if not head.settled:
                     self.outgoing.add(head.delivery_id, Delivery(head.delivery_id, link, head.tag))
                     link.unsettled += 1
-            is_first = not head.at
-            opening = [
-                encode_transfer(
-                    link.handle,
-                    head.delivery_id if is_first else None,
-                    head.tag if is_first else None,
-                    message_format=head.format if is_first else None,
-                    settled=head.settled,
-                    more=more,
-                    state=head.state,
-                )
-                for more in (False, True)
-            ]
-            left = len(head.payload) - head.at
+                    connection.unsettled_out += 1
+            opening = head.opening(more=False), head.opening(more=True)
+            left = head.size - head.at
             more = len(opening[0]) + 8 + left > limit
             if more:
                 left = limit - 8 - len(opening[1])
@@ -379,9 +345,13 @@ class Session:
             out.append(
                 size.to_bytes(4, "big") + b"\x02\x00" + self.channel.to_bytes(2, "big") + body
             )
-            if more or head.at:
+            if head.source is not None:
+                out.append(head.source.read(head.at, left))
+                connection.streaming.written += left
+                connection.has_large = True
+            elif more or head.at:
                 out.append(memoryview(head.payload)[head.at : head.at + left])
-                self.connection.has_large = True
+                connection.has_large = True
             elif left:
                 out.append(head.payload)
             head.at += left
@@ -393,6 +363,8 @@ class Session:
     def forget(self, link: Link) -> None:
         """All that is under way on a link that ends."""
         if link.unsettled:
+            if link.is_sender:
+                self.connection.unsettled_out -= link.unsettled
             for directed in (self.outgoing.entries, self.answering):
                 for it in [it for it, delivery in directed.items() if delivery.link is link]:
                     del directed[it]
@@ -402,6 +374,23 @@ class Session:
                 self.twins.forget(link, self.incoming)
         if any(waiting.link is link for waiting in self._waiting):
             self._waiting = deque(it for it in self._waiting if it.link is not link)
+
+    def _leave(self, link: Link) -> None:
+        """A delivery of a link on which we send is not unsettled any more."""
+        link.unsettled -= 1
+        self.connection.unsettled_out -= 1
+
+    def let_go(self, delivery_ids: Iterable[int]) -> None:
+        """What was delivered with these ids is nothing to the owner any more; if the peer settles
+        it, nothing is found."""
+        for it in delivery_ids:
+            delivery = self.outgoing.entries.pop(it, None) or self.answering.pop(it, None)
+            if delivery is not None:
+                self._leave(delivery.link)
+
+    def unsettled_on(self, link: Link) -> list[Delivery]:
+        """The deliveries of a link that the peer has not settled."""
+        return [it for it in self.outgoing.entries.values() if it.link is link]
 
     def _free_handle(self, wish: int) -> int:
         """`wish` if no link of ours has it, else the lowest that is free."""
@@ -432,7 +421,7 @@ class Session:
         self.window = max(0, window - under_way) if under_way < HALF else window
         self.next_incoming_id = outgoing_id
         if self._waiting:
-            self._pump()
+            self.pump()
         if was_blocked and not self.is_blocked:
             events.append(WindowOpened(self))
         if handle is None:
@@ -464,6 +453,12 @@ class Session:
             self.fail(Error("amqp:invalid-field", "last comes before first."), events)
             return
         if role:
+            if type(state) is TransactionalState and not settled:
+                # Provisional: the delivery stays, until the owner settles it with the transaction,
+                # or the peer decides anew.
+                found = [delivery for _, delivery in self.outgoing.within(first, last)]
+                events.append(Dispositions(self, found, state, settled, role, first, last))
+                return
             if first == last:
                 delivery = self.outgoing.entries.pop(first, None)
                 found = [] if delivery is None else [delivery]
@@ -471,7 +466,7 @@ class Session:
                 found = [delivery for _, delivery in self.outgoing.take(first, last)]
             if settled:
                 for delivery in found:
-                    delivery.link.unsettled -= 1
+                    self._leave(delivery.link)
                 self._settle_answering(first, last)
             else:
                 answering = self.answering
@@ -496,7 +491,7 @@ class Session:
             for it in range(first, first + count + 1):
                 delivery = self.answering.pop(it & MASK, None)
                 if delivery is not None:
-                    delivery.link.unsettled -= 1
+                    self._leave(delivery.link)
 
     def on_attach(self, attach: Attach, events: list[Event]) -> None:
         is_sender = attach.role == RECEIVER
@@ -579,11 +574,14 @@ class Session:
             link.state = LinkState.DETACHED
             link.credit = 0
             link.abandon_partial()
+            if link.is_sender:
+                connection.unsettled_out -= link.unsettled
+            link.unsettled = 0
         # `links` stays until the peer's end, or the loss of the connection, has told their owners.
         self.attaching = {}
         self.outgoing = Unsettled()
         self.incoming = Unsettled()
-        self.twins = Twins(Accepted)
+        self.twins = Twins(rank)
         self.answering = {}
         self._waiting.clear()
         self._pending = None

@@ -26,6 +26,13 @@ from tandembus.amqp.performatives import (
 )
 
 
+class Role(Enum):
+    """Which end of a connection is ours."""
+
+    SERVER = "server"
+    CLIENT = "client"
+
+
 class Action(Enum):
     TAKE = "take"
     IGNORE = "ignore"

@@ -28,67 +28,36 @@ from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from struct import Struct
 from struct import error as StructError
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 from uuid import UUID
 
 from tandembus.errors import ArgumentError, ProtocolError
 from tandembus.limits import MAX_NESTING, MAX_NODES_PER_FRAME
-from tandembus.model import Duration, Symbol, Timestamp
+from tandembus.model import (
+    Byte,
+    Char,
+    Described,
+    Duration,
+    Float,
+    Int,
+    Long,
+    Short,
+    Symbol,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
+)
+
+__all__ = [
+    "Byte", "Char", "Described", "Float", "Int", "Long", "Short", "UByte", "UInt", "ULong",
+    "UShort",
+]  # fmt: skip
 
 Buffer: TypeAlias = bytes | memoryview
 
 TIMESPAN: Final = Symbol("com.microsoft:timespan")
-
-
-class UByte(int):
-    __slots__ = ()
-
-
-class UShort(int):
-    __slots__ = ()
-
-
-class UInt(int):
-    __slots__ = ()
-
-
-class ULong(int):
-    __slots__ = ()
-
-
-class Byte(int):
-    __slots__ = ()
-
-
-class Short(int):
-    __slots__ = ()
-
-
-class Int(int):
-    __slots__ = ()
-
-
-class Long(int):
-    __slots__ = ()
-
-
-class Float(float):
-    """A single-precision float."""
-
-    __slots__ = ()
-
-
-class Char(str):
-    """One Unicode character, told apart from a string."""
-
-    __slots__ = ()
-
-
-class Described(NamedTuple):
-    """A value with its descriptor: a ulong or a symbol, AMQP reserves all others (§1.2)."""
-
-    descriptor: int | Symbol
-    value: object
 
 
 class Array(list[object]):
@@ -149,6 +118,12 @@ def _uuid(buffer: Buffer, at: int) -> UUID:
     return UUID(bytes=bytes(buffer[at : at + 16]))
 
 
+_LEAST_DOTNET: Final = -4_636
+_MOST_DOTNET: Final = -4_608
+"""What a decimal128 of Microsoft's library for .NET has for exponents of -28 to 0: two bits in the
+middle are missing. Nobody has numbers that are so small."""
+
+
 def _decimal(width: int, exponent_bits: int, bias: int, digits: int) -> _Reader:
     """A reader of IEEE 754 decimals with the coefficient as a binary integer (BID, §1.6.13-15)."""
     bits = width * 8
@@ -172,6 +147,8 @@ def _decimal(width: int, exponent_bits: int, bias: int, digits: int) -> _Reader:
         if coefficient >= most:
             coefficient = 0  # not canonical; the standard reads it as zero
         exponent = (raw >> shift & exponent_mask) - bias
+        if _LEAST_DOTNET <= exponent <= _MOST_DOTNET:
+            exponent += 4_608
         return Decimal(f"{sign}{coefficient}E{exponent}")
 
     return read

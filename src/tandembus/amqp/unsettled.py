@@ -8,7 +8,7 @@ what it names: an attack, and also what a client does that settles all it ever r
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Generic, TypeVar
 
 MASK: Final = 0xFFFF_FFFF
@@ -93,9 +93,22 @@ class Unsettled(Generic[T]):
             if first not in entries:
                 return []
             return [(first, entries.pop(first))]
+        start, stop = self._span(first, last)
+        taken = [(it, entries.pop(it)) for it in self.order[start:stop] if it in entries]
+        del self.order[start:stop]
+        return taken
+
+    def within(self, first: int, last: int) -> list[tuple[int, T]]:
+        """All of first … last, in order. They stay."""
+        start, stop = self._span(first, last)
+        found = dict.fromkeys(self.order[start:stop])
+        return [(it, self.entries[it]) for it in found if it in self.entries]
+
+    def _span(self, first: int, last: int) -> tuple[int, int]:
+        """Where first … last are in `order`."""
         order = self.order
         if not order:
-            return []
+            return 0, 0
         base = order[0]
         start = 0
         if is_after(first, base):
@@ -103,9 +116,7 @@ class Unsettled(Generic[T]):
         stop = 0
         if last == base or is_after(last, base):
             stop = bisect_left(order, (last - base & MASK) + 1, key=lambda it: (it - base) & MASK)
-        taken = [(it, entries.pop(it)) for it in order[start:stop] if it in entries]
-        del order[start:stop]
-        return taken
+        return start, stop
 
 
 class Twins(Generic[T, S]):
@@ -117,10 +128,11 @@ class Twins(Generic[T, S]):
     message is taken for stored that is not.
     """
 
-    __slots__ = ("accepted", "others", "outcomes")
+    __slots__ = ("others", "outcomes", "rank")
 
-    def __init__(self, accepted: type[S]) -> None:
-        self.accepted = accepted
+    def __init__(self, rank: Callable[[S | None], int]) -> None:
+        self.rank = rank
+        """How bad an outcome is: the worst is the one that is said."""
         self.others: dict[int, list[T]] = {}
         """Those besides the one that `Unsettled` has."""
         self.outcomes: dict[int, S | None] = {}
@@ -131,7 +143,7 @@ class Twins(Generic[T, S]):
     def settle(self, delivery_id: int, outcome: S | None, unsettled: Unsettled[T]) -> bool:
         """One of them has its outcome. Whether it was the last: `pop` has what to say then."""
         said = self.outcomes.setdefault(delivery_id, outcome)
-        if isinstance(said, self.accepted):
+        if self.rank(outcome) > self.rank(said):
             self.outcomes[delivery_id] = outcome
         if self.others[delivery_id]:
             unsettled.entries[delivery_id] = self.others[delivery_id].pop()

@@ -146,16 +146,22 @@ def add_entity(parser: argparse.ArgumentParser, *, receives: bool) -> None:
 
 
 def add_dead_letters(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--dead-letters", "-d", action="store_true", help="of its dead-letter queue"
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--dead-letters", "-d", action="store_true", help="of its dead-letter queue")
+    which.add_argument(
+        "--transfer",
+        action="store_true",
+        help="of its transfer dead-letter queue: what could not be forwarded",
     )
 
 
 def path_of(options: argparse.Namespace) -> str:
     """Of what was asked for with `add_entity` and `add_dead_letters`."""
-    from tandembus.client import dead_letter_path, subscription_path
+    from tandembus.client import dead_letter_path, subscription_path, transfer_dead_letter_path
 
     path: str = options.entity
     if getattr(options, "subscription", None):
         path = subscription_path(path, options.subscription)
+    if getattr(options, "transfer", False):
+        return transfer_dead_letter_path(path)
     return dead_letter_path(path) if getattr(options, "dead_letters", False) else path

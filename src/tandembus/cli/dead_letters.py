@@ -77,7 +77,8 @@ _DEAD_LETTER: Final = (
     "  tandem dead-letter resubmit orders --yes\n"
     '  tandem dead-letter resubmit orders --filter "customer = 7" --set customer:=8 --dry-run\n'
     "  tandem dead-letter resubmit orders --action \"SET sys.Label = 'again'; REMOVE retries\"\n"
-    '  tandem dead-letter purge orders --filter "amount = 0" --yes'
+    '  tandem dead-letter purge orders --filter "amount = 0" --yes\n'
+    "  tandem dead-letter list orders --transfer             what could not be forwarded"
 )
 
 
@@ -88,6 +89,7 @@ def _add_dead_letter(commands: Any) -> None:
         tools, "list", "the messages of a dead-letter queue, and why they are there", _DEAD_LETTER,
         _list_dead,
     )  # fmt: skip
+    _add_transfer(listing)
     listing.add_argument("--filter", metavar="SQL", help="those that this SQL filter takes")
     add_form(listing)
     add_connection(listing)
@@ -96,6 +98,7 @@ def _add_dead_letter(commands: Any) -> None:
         tools, "resubmit", "send dead letters again to where they were, or elsewhere",
         _DEAD_LETTER, _resubmit,
     )  # fmt: skip
+    _add_transfer(again)
     again.add_argument("--filter", metavar="SQL", help="those that this SQL filter takes (all)")
     again.add_argument("--to", metavar="ENTITY", help="send them there (where they came from)")
     again.add_argument(
@@ -110,16 +113,24 @@ def _add_dead_letter(commands: Any) -> None:
     add_connection(again)
 
     purge = _tool(tools, "purge", "delete dead letters", _DEAD_LETTER, _purge_dead)
+    _add_transfer(purge)
     purge.add_argument("--filter", metavar="SQL", help="those that this SQL filter takes (all)")
     add_yes(purge)
     add_json(purge)
     add_connection(purge)
 
 
+def _add_transfer(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--transfer", action="store_true", help="those that could not be forwarded, instead"
+    )
+
+
 def _dead_path(options: argparse.Namespace) -> str:
     from tandembus.client import dead_letter_path
 
-    return dead_letter_path(path_of(options))
+    path = path_of(options)
+    return path if options.transfer else dead_letter_path(path)
 
 
 def _list_dead(options: argparse.Namespace) -> int:

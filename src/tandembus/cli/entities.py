@@ -27,6 +27,8 @@ _COUNTS: Final = {
     "active": "ActiveMessageCount",
     "dead_letters": "DeadLetterMessageCount",
     "scheduled": "ScheduledMessageCount",
+    "transfer": "TransferMessageCount",
+    "transfer_dead_letters": "TransferDeadLetterMessageCount",
 }
 _HELP: Final = {
     "LockDuration": "how long a received message is locked: 5s to 5m (1m)",

@@ -116,6 +116,10 @@ def _show(options: argparse.Namespace) -> int:
             "subscriptions": len(below),
             "active_messages": total("ActiveMessageCount"),
             "dead_letters": total("DeadLetterMessageCount"),
+            "transfer_dead_letters": sum(
+                each.counts.get("TransferDeadLetterMessageCount", 0)
+                for each in [*with_messages, *topics]
+            ),
             "scheduled_messages": total("ScheduledMessageCount"),
             "bytes": sum(int(each.settings.get("SizeInBytes", 0)) for each in [*queues, *topics]),
         },

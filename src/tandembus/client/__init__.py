@@ -10,7 +10,12 @@ Each name is fetched from its module when it is asked for, so that a program pay
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tandembus.client.addresses import ConnectionString, dead_letter_path, subscription_path
+    from tandembus.client.addresses import (
+        ConnectionString,
+        dead_letter_path,
+        subscription_path,
+        transfer_dead_letter_path,
+    )
     from tandembus.client.aio import AsyncClient, AsyncReceiver, AsyncSender
     from tandembus.client.blocking import Client, Posted, Receiver, Sender
     from tandembus.client.entities import Entities, Entity
@@ -43,12 +48,18 @@ __all__ = [
     "Settlement",
     "dead_letter_path",
     "subscription_path",
+    "transfer_dead_letter_path",
 ]
 
 
 def __getattr__(name: str) -> Any:
     match name:
-        case "ConnectionString" | "dead_letter_path" | "subscription_path":
+        case (
+            "ConnectionString"
+            | "dead_letter_path"
+            | "subscription_path"
+            | "transfer_dead_letter_path"
+        ):
             from tandembus.client import addresses
 
             return getattr(addresses, name)

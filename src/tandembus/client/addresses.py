@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 from tandembus.core import sas
 from tandembus.errors import ArgumentError
 from tandembus.model import Millis, Secret
+from tandembus.names import dead_letter_path as dead_letter_path
+from tandembus.names import transfer_dead_letter_path as transfer_dead_letter_path
 
 AMQP_PORT: Final = 5672
 AMQPS_PORT: Final = 5671
@@ -122,8 +124,3 @@ def _endpoint(text: str) -> tuple[str, int | None]:
 
 def subscription_path(topic: str, name: str) -> str:
     return f"{topic}/Subscriptions/{name}"
-
-
-def dead_letter_path(path: str) -> str:
-    """The dead-letter queue of a queue or a subscription."""
-    return f"{path}/$DeadLetterQueue"

@@ -55,6 +55,9 @@ IDLE_TIMEOUT_MS: Final = 60_000
 RENEW_MS: Final = TOKEN_LIFE_MS * 3 // 4
 """When a token is renewed; the rest of its life is for trying again."""
 RETRY_RENEWAL_MS: Final = 30_000
+MAX_RECEIVED_BYTES: Final = 2 * MAX_MESSAGE_KB * KIB
+"""The largest message that is received: one of the largest that an entity takes, with what the
+broker adds to it, or a reply of `$management` that contains such a message."""
 WRITE_BYTES: Final = 64 * KIB
 """Bulk sends hand over this much at a time, so that the broker works while the rest is encoded."""
 
@@ -100,7 +103,7 @@ class Conversation:
                 Symbol("user-agent"): f"tandem/{__version__} Python/{platform.python_version()}",
             },
             idle_timeout_ms=IDLE_TIMEOUT_MS,
-            max_message_size=MAX_MESSAGE_KB * KIB,
+            max_message_size=MAX_RECEIVED_BYTES,
         )
         self.session: Session
         self._timers = Timers()

@@ -28,7 +28,6 @@ from tandembus.amqp.message import (
 )
 from tandembus.amqp.types import compound, decode
 from tandembus.errors import MessageSizeExceededError, NotAllowedError
-from tandembus.limits import MAX_BATCH_MESSAGES
 from tandembus.model import NO_EDITS, Edits, MessageId, Millis, Value
 
 if TYPE_CHECKING:
@@ -172,7 +171,7 @@ def batches(
         else:
             inner = _encoded(message)
         length = len(inner)
-        if size + length + 8 > max_batch_bytes or len(parts) == 2 * MAX_BATCH_MESSAGES:
+        if size + length + 8 > max_batch_bytes or len(parts) == 2 * _MOST:
             if parts:
                 yield _batch(parts, first)
                 parts = []
@@ -190,6 +189,8 @@ def batches(
         yield _batch(parts, first)
 
 
+_MOST: Final = 4_500
+"""Messages of one transfer: the broker works on one transfer at a time."""
 _ENVELOPE: Final = 512
 """Room for what the envelope repeats of its first message: three texts of 128 characters."""
 
@@ -358,7 +359,8 @@ class ReceivedMessage:
     @property
     def locked_until_ms(self) -> Millis | None:
         """As it was when the message was received; renewing does not change it here."""
-        return _number(self._annotated("x-opt-locked-until"))
+        until = _number(self._annotated("x-opt-locked-until"))
+        return None if until is None or until < 0 else until  # of what is only peeked at
 
     @property
     def scheduled_ms(self) -> Millis | None:

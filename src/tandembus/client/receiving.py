@@ -27,7 +27,7 @@ from tandembus.errors import (
     PartlySettledError,
     TandemError,
 )
-from tandembus.limits import MAX_CREDIT
+from tandembus.limits import MAX_PREFETCH
 from tandembus.model import Millis, Symbol, Value
 
 if TYPE_CHECKING:
@@ -65,8 +65,8 @@ class ReceiverLink:
         session_wait_ms: Millis = SESSION_WAIT_MS,
         prefetch: int = 0,
     ) -> None:
-        if not 0 <= prefetch <= MAX_CREDIT:
-            raise ArgumentError(f"A prefetch is between 0 and {MAX_CREDIT}.")
+        if not 0 <= prefetch <= MAX_PREFETCH:
+            raise ArgumentError(f"A prefetch is between 0 and {MAX_PREFETCH}.")
         self.path = path
         self.mode = mode
         self.session_id: str | None = None
@@ -142,7 +142,7 @@ class ReceiverLink:
         if self._arrival is not None or self._drained is not None:
             raise NotAllowedError("Another call receives on this link already.")
         self._check()
-        most = min(most, MAX_CREDIT)
+        most = min(most, MAX_PREFETCH)
         try:
             if len(self._buffer) < most and not self._window:
                 self._link.grant(most - len(self._buffer))

@@ -50,8 +50,11 @@ _EXTENSIONS: Final[Mapping[Kind, tuple[str, ...]]] = {
     Kind.TOPIC: RATE_KEYS,
     Kind.SUBSCRIPTION: PRIORITY_KEYS,
 }
-_NOT_SAID: Final = ("priority", "rates", "authorization_rules")
-"""The first two are said by extensions; keys have no place in a file of entities."""
+_NOT_SAID: Final = (
+    "priority", "rates", "authorization_rules", "forward_to_scheme", "forward_dead_letters_scheme",
+)  # fmt: skip
+"""The first two are said by extensions; keys have no place in a file of entities, and forwarding is
+said by name."""
 FIXED: Final = ("RequiresSession", "RequiresDuplicateDetection", "EnablePartitioning")
 """What cannot be changed any more once the entity is there."""
 EMULATOR_MIN_WINDOW_MS: Final = 5_000

@@ -6,11 +6,11 @@ The `check_…` functions raise the error that the client gets; nothing here cha
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tandembus import limits
 from tandembus.changes import EntityKind
-from tandembus.core.session_rows import MAX_COST, kept_bytes
+from tandembus.core.session_rows import MAX_COST, kept_bytes, key_of
 from tandembus.errors import (
     ArgumentError,
     EntityDisabledError,
@@ -18,6 +18,7 @@ from tandembus.errors import (
     NotAllowedError,
     QuotaExceededError,
     Refused,
+    SessionIdMissingError,
 )
 from tandembus.model import Message
 
@@ -26,21 +27,14 @@ if TYPE_CHECKING:
     from tandembus.core.queue import Queue
     from tandembus.core.sessions import Session
 
-NO_SESSION_ID: Final = (
-    "Session enabled entity doesn't allow a message whose session identifier is null."
-)
 
-
-def check_send(queue: Queue, messages: Sequence[Message]) -> int:
-    """Raises if one of them cannot be taken. Returns their size."""
+def check_send(queue: Queue, messages: Sequence[Message], *, is_batch: bool = False) -> int:
+    """Raises if one of them cannot be taken, or if several as one batch are for more than one
+    partition. Returns their size."""
     if queue.kind not in (EntityKind.QUEUE, EntityKind.TOPIC):
         raise NotAllowedError(f"Nothing can be sent to '{queue.path}': send to its queue or topic.")
     if not queue.takes_sends:
         raise EntityDisabledError(queue.path)
-    if len(messages) > limits.MAX_BATCH_MESSAGES:
-        raise MessageSizeExceededError(
-            f"A batch has at most {limits.MAX_BATCH_MESSAGES} messages, not {len(messages)}."
-        )
     sizes = [len(message.payload) for message in messages]
     if not queue.is_simple or max(sizes, default=0) > queue.max_message_bytes:
         for message in messages:
@@ -49,7 +43,20 @@ def check_send(queue: Queue, messages: Sequence[Message]) -> int:
             except Refused:
                 if not message.is_ping:  # that needs no session id
                     raise
+        if is_batch and len(queue.parts) > 1:
+            _check_partition_keys(queue, messages)
     return sum(sizes)
+
+
+def _check_partition_keys(queue: Queue, messages: Sequence[Message]) -> None:
+    keys = {each.partition_key or each.session_id for each in messages if not each.is_ping}
+    if len(keys) > 1:
+        shown = sorted("none" if key is None else f"'{key:.80}'" for key in keys)[:3]
+        raise NotAllowedError(
+            f"The messages of one batch have different partition keys ({', '.join(shown)}), and "
+            f"'{queue.path}' is partitioned: all messages of a batch must have the same "
+            "PartitionKey or SessionId. Send one batch for each key."
+        )
 
 
 def check(queue: Queue, message: Message) -> None:
@@ -65,7 +72,7 @@ def check(queue: Queue, message: Message) -> None:
     if queue.sessions is not None or len(queue.parts) > 1:
         session_id = message.session_id
         if session_id is None and queue.sessions is not None:
-            raise NotAllowedError(NO_SESSION_ID)
+            raise SessionIdMissingError
         partition_key = message.partition_key
         _check_length("SessionId", session_id, limits.MAX_SESSION_ID)
         _check_length("PartitionKey", partition_key, limits.MAX_PARTITION_KEY)
@@ -99,7 +106,7 @@ def new_sessions(queue: Queue, messages: Iterable[Message]) -> dict[tuple[int, s
         for message in messages:
             session_id = message.session_id
             if session_id is not None and not message.is_ping and session_id not in sessions:
-                found[each.id, session_id] = sessions.cost(session_id)
+                found[each.id, key_of(session_id)] = sessions.cost(session_id)
     return found
 
 

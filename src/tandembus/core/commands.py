@@ -111,12 +111,21 @@ class Send:
     each: bool = False
     sender: str = ""
     """Who sends, for the rate of each sender."""
+    is_numbered: bool = False
+    """In a transaction: what has a time to come is scheduled at once, so that its number can be
+    told, and cancelled if the transaction is not committed."""
+    via: str | None = None
+    """The entity that takes the messages on their way to `path`, and keeps in its transfer
+    dead-letter queue those that `path` refuses."""
+    is_batch: bool = False
+    """Whether they came in one transfer: then all must be for one partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class CancelScheduled:
     path: str
     sequence_numbers: Sequence[int]
+    transaction: int | None = None
 
 
 # --- receiving ------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from heapq import heappop
-from itertools import islice
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
@@ -32,6 +31,7 @@ from tandembus.changes import (
     Renewed,
     Return,
     Returned,
+    ScheduleHeld,
     decode_edits,
     encode_edits,
 )
@@ -40,6 +40,7 @@ from tandembus.core.cursors import let_go
 from tandembus.core.duplicates import duplicate_key
 from tandembus.core.effects import Delivery
 from tandembus.core.ready import Next, Ready
+from tandembus.core.reasons import DeadLetterReason
 from tandembus.core.sessions import Session
 from tandembus.core.state import State
 from tandembus.core.tokens import NUMBER_MASK, TOKEN
@@ -57,6 +58,11 @@ if TYPE_CHECKING:
     from tandembus.core.queue import Part, Queue
 
 _ONE: Final = Struct("<Q")
+_TOO_OFTEN: Final = DeadLetterReason.MAX_DELIVERY_COUNT_EXCEEDED
+HEADER_SIZE_TEXT: Final = (
+    f"With the properties to modify, the changed properties of the message would have more than "
+    f"{limits.MAX_PROPERTIES} bytes."
+)
 _WAITING: Final = int(State.WAITING)
 _SCHEDULED: Final = int(State.SCHEDULED)
 _DEFERRED: Final = int(State.DEFERRED)
@@ -87,12 +93,13 @@ def accept(
     hops: int = 0,
     edits: bytes | None = None,
     link: int = 0,
+    is_new: bool = True,
 ) -> int | None:
-    """Take a message that was checked. `body` names one that is stored already. Returns its
-    sequence number; None if it was a duplicate."""
+    """Take a message that was checked. `body` names one that is stored already; with `is_new` false
+    it is not looked for duplicates. Returns its sequence number; None if it was a duplicate."""
     book = queue.book
     key = None
-    if queue.window_ms:
+    if queue.window_ms and is_new:
         message_id = message.message_id
         if message_id is not None:
             is_keyed = len(queue.parts) > 1
@@ -193,18 +200,24 @@ def bury(
     count: int | None = None,
     edits: Edits = NO_EDITS,
     is_overdue: bool = False,
+    into: Queue | None = None,
 ) -> None:
-    """Move a message to the dead-letter queue, keeping its number. `is_overdue`: only time has
-    passed, and the tick is yet to come. It serves the dead-letter queue then, after the locks
-    there that are over, too."""
-    grave, found = queue.dead_letter, queue.find(sequence_number)
+    """Move a message to the dead-letter queue, or `into` a transfer dead-letter queue. It keeps its
+    number. Properties to modify that would exceed the limit are left out, and are the reason then.
+    `is_overdue`: only time has passed, and the tick is yet to come. It serves the
+    dead-letter queue then, after the locks there that are over, too."""
+    grave, found = into or queue.dead_letter, queue.find(sequence_number)
     assert grave is not None
     assert found is not None
     _, chunk, row, _ = found
+    merged = decode_edits(queue.edits.get(sequence_number))
+    if edits and is_too_large(queue, sequence_number, edits):
+        reason, description = DeadLetterReason.HEADER_SIZE_EXCEEDED, HEADER_SIZE_TEXT
+    else:
+        merged = merged.then(edits)
     texts = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
     most = limits.MAX_DEAD_LETTER_TEXT
-    death = Edits({name: text[:most] for name, text in texts.items() if text is not None})
-    merged = decode_edits(queue.edits.get(sequence_number)).then(edits).then(death)
+    merged = merged.then(Edits({n: str(t)[:most] for n, t in texts.items() if t is not None}))
     change = Enqueued(
         chunk.enqueued[row],
         grave.id,
@@ -242,7 +255,7 @@ def expire(queue: Queue, numbers: Sequence[int], now: Millis) -> None:
             bury(
                 queue,
                 number,
-                "TTLExpiredException",
+                DeadLetterReason.TTL_EXPIRED,
                 "The message expired and was dead lettered.",
                 now,
                 is_overdue=True,
@@ -341,14 +354,23 @@ def holder(queue: Queue, token: bytes, now: Millis) -> int:
     return int(number)
 
 
-def check_settle(
-    queue: Queue, tokens: Sequence[bytes], disposition: Disposition, now: Millis
-) -> list[int]:
-    numbers = [holder(queue, token, now) for token in tokens]
+def is_locked(queue: Queue, token: bytes, now: Millis) -> bool:
+    """Whether the lock of this token still lives."""
+    number, nonce = TOKEN.unpack(token)
+    lock = queue.locks.get(number)
+    return lock is not None and lock[1] == nonce and lock[0] > now
+
+
+def check_settle(queue: Queue, command: Settle, now: Millis) -> list[int]:
+    """The sequence numbers that are to be settled. Raises if one of them cannot be."""
+    numbers = [holder(queue, token, now) for token in command.tokens]
     if len(numbers) > 1 and len(set(numbers)) != len(numbers):
         raise MessageLockLostError
-    if disposition is Disposition.DEAD_LETTER and queue.kind is EntityKind.DEAD_LETTER:
-        raise NotAllowedError("A message in a dead-letter queue can't be dead-lettered again.")
+    if queue.kind is EntityKind.DEAD_LETTER:
+        if command.disposition is Disposition.DEAD_LETTER:
+            raise NotAllowedError("A message in a dead-letter queue can't be dead-lettered again.")
+        if command.edits and any(is_too_large(queue, each, command.edits) for each in numbers):
+            raise ArgumentError(HEADER_SIZE_TEXT)  # elsewhere it would be dead-lettered
     return numbers
 
 
@@ -366,12 +388,22 @@ def settle(queue: Queue, numbers: Sequence[int], command: Settle, now: Millis) -
         case Disposition.DEFER:
             for number in numbers:
                 merged = _merged(queue, number, edits)
+                if is_too_large(queue, number, edits):
+                    bury(queue, number, None, None, now, edits=edits)
+                    continue
                 queue.book.emit(Deferred(now, queue.id, merged, packed((number,))))
                 queue.set_aside(number, merged)
         case Disposition.ABANDON:
             come_back(queue, numbers, Return.ABANDONED, now, edits, due)
         case Disposition.RELEASE:
             come_back(queue, numbers, Return.RELEASED, now, edits, due)
+
+
+def is_too_large(queue: Queue, number: int, edits: Edits) -> bool:
+    """Whether the changed properties of a message would exceed the limit with these: each abandon
+    could add some."""
+    merged = _merged(queue, number, edits)
+    return merged is not None and len(merged) > limits.MAX_PROPERTIES
 
 
 def _merged(queue: Queue, number: int, edits: Edits) -> bytes | None:
@@ -404,7 +436,9 @@ def come_back(
         count = chunk.count(row) + reason.is_counted
         if reason.is_counted and count >= limit:
             why = f"Message could not be consumed after {count} delivery attempts."
-            bury(queue, number, "MaxDeliveryCountExceeded", why, now, count=count, edits=edits)
+            bury(queue, number, _TOO_OFTEN, why, now, count=count, edits=edits)
+        elif edits and is_too_large(queue, number, edits):
+            bury(queue, number, None, None, now, count=count, edits=edits)
         elif edits:
             _put_back(queue, [number], reason, now, _merged(queue, number, edits), due)
         else:
@@ -443,11 +477,27 @@ def renew(queue: Queue, tokens: Sequence[bytes], now: Millis) -> list[Millis]:
     return [until] * len(numbers)
 
 
-def cancel(queue: Queue, numbers: Sequence[int], now: Millis) -> None:
+def check_cancel(queue: Queue, numbers: Sequence[int]) -> None:
+    """Raises unless all of them are scheduled."""
     for number in numbers:
         found = queue.find(number)
         if found is None or found.chunk.states[found.row] != _SCHEDULED:
             raise MessageNotFoundError(number)
+
+
+def hold(queue: Queue, numbers: Sequence[int], now: Millis, *, is_held: bool = True) -> None:
+    """Scheduled messages of a transaction: they wait for its discharge, or do not any more."""
+    queue.book.emit(ScheduleHeld(now, queue.id, is_held, packed(numbers)))
+    queue.hold(numbers, is_held=is_held)
+
+
+def cancel_held(queue: Queue, numbers: Sequence[int], now: Millis) -> None:
+    """Their transaction was not committed."""
+    leave(queue, [number for number in numbers if number in queue.held], Removal.CANCELLED, now)
+
+
+def cancel(queue: Queue, numbers: Sequence[int], now: Millis) -> None:
+    check_cancel(queue, numbers)
     leave(queue, list(dict.fromkeys(numbers)), Removal.CANCELLED, now)
 
 
@@ -457,6 +507,8 @@ def activate_due(queue: Queue, now: Millis) -> None:
     scheduled = queue.scheduled
     while scheduled and scheduled[0][0] <= now:
         due, number = heappop(scheduled)
+        if number in queue.held:
+            continue  # `queue.hold` puts it back when its transaction is committed
         found = queue.find(number)
         state = None if found is None else found.chunk.states[found.row]
         if found is None or state not in (_SCHEDULED, _DELAYED):
@@ -480,65 +532,10 @@ def activate_due(queue: Queue, now: Millis) -> None:
 def reactivate(queue: Queue, numbers: Sequence[int], now: Millis) -> None:
     """These deferred or delayed messages wait again, each in its place."""
     queue.book.emit(Reactivated(now, queue.id, packed(numbers)))
+    queue.accessed_ms = now
     for number in numbers:
         queue.reactivate(number)
     queue.has_arrived(now)
-
-
-def take_for_relay(queue: Queue, most: int, now: Millis) -> dict[int, int]:
-    """Waiting messages that are to go on to another entity, with their bodies."""
-    taken: dict[int, int] = {}
-    while len(taken) < most:
-        following = next_message(queue, now)
-        if following is None:
-            break
-        part, chosen = following
-        part.ready.take(chosen, now)
-        number = part.number(chosen.at)
-        if number not in queue.loading:
-            taken[number] = chosen.chunk.bodies[chosen.row]
-            queue.loading[number] = None
-    return taken
-
-
-def take_dead_letters(queue: Queue, most: int, now: Millis) -> dict[int, int]:
-    """The dead letters that are to be tried next, with their bodies: those that are new; in a pass
-    all, in order. One that has used up its hops stays where it is, for receivers."""
-    taken: dict[int, int] = {}
-    if queue.is_passing:
-        queue.stay(queue.fresh)
-        queue.fresh.clear()
-    for number in sorted(islice(queue.fresh, most)):
-        del queue.fresh[number]
-        _try_or_keep(queue, number, taken)
-    for _ in range(most if queue.is_passing else 0):
-        following = next_message(queue, now)
-        if following is None:
-            queue.is_passing = False
-            break
-        part, chosen = following
-        part.ready.take(chosen, now)
-        _try_or_keep(queue, part.number(chosen.at), taken)
-    if queue.stuck and not queue.is_passing:
-        stuck, queue.stuck = queue.stuck, {}
-        queue.stay(stuck)
-        if queue.has_more_hops():
-            queue.try_again_later(now)
-    return taken
-
-
-def _try_or_keep(queue: Queue, number: int, taken: dict[int, int]) -> None:
-    found = queue.find(number)
-    assert found is not None
-    if number in queue.loading or number in queue.stuck:
-        return
-    if found.chunk.hop(found.row) < limits.MAX_FORWARD_HOPS:
-        taken[number] = found.chunk.bodies[found.row]
-        queue.loading[number] = None
-    elif queue.is_passing:
-        queue.stuck[number] = None
-    else:
-        queue.stay((number,))
 
 
 def tick(queue: Queue, now: Millis) -> None:

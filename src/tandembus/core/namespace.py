@@ -1,8 +1,9 @@
 """A namespace: the door of core. Commands and `now` go in, outcomes come out; nothing else goes in.
 
 Here every command is checked and carried out, time passes, and the log is played again. What may
-come into a queue is `admission`; what becomes of a message there is `lifecycle`; which entities
-there are is `registry`; how messages go from one to another is `relays`.
+come into a queue is `admission`, how it comes in `sending`; what becomes of a message there is
+`lifecycle`; which entities there are is `registry`; how messages go on from one to another is
+`relays`.
 
 The rule: a command that is refused has changed nothing. So each handler first checks everything
 that can be refused, and only then puts its first change into the book.
@@ -72,8 +73,9 @@ from tandembus.core.registry import SETTINGS, Registry
 from tandembus.core.relays import Relays
 from tandembus.core.replay import replay
 from tandembus.core.rules import Rule, RuleSet, default_rule
+from tandembus.core.sending import Sending
 from tandembus.core.state import State
-from tandembus.core.transactions import Transactions
+from tandembus.core.transactions import Held, Transactions, cancel_held, check_commit
 from tandembus.errors import (
     ArgumentError,
     EntityDisabledError,
@@ -82,7 +84,7 @@ from tandembus.errors import (
     QuotaExceededError,
     Refused,
 )
-from tandembus.model import NEVER, Message, Millis
+from tandembus.model import NEVER, Millis
 from tandembus.settings import canonical_subscription, check_update
 
 
@@ -92,6 +94,7 @@ class Namespace:
         self._book = self._registry.book
         self._relays = Relays(self._registry)
         self._transactions = Transactions()
+        self._sending = Sending(self._registry, self._relays, self._transactions)
         detours = Detours(self._registry)
         self._handlers: dict[type, Callable[[Any, Millis], object]] = {
             CreateQueue: self._create_queue,
@@ -102,8 +105,8 @@ class Namespace:
             AddRule: self._add_rule,
             UpdateRule: self._update_rule,
             RemoveRule: self._remove_rule,
-            Send: self._send,
-            CancelScheduled: self._cancel,
+            Send: self._sending.send,
+            CancelScheduled: self._sending.cancel,
             Attach: self._attach,
             Flow: self._flow,
             Detach: self._detach,
@@ -147,7 +150,7 @@ class Namespace:
     def tick(self, now: Millis) -> Outcome:
         """Do what time has brought: locks and lives that end, schedules that come due."""
         now = self._advance(now)
-        self._transactions.drop_overdue(now)
+        cancel_held(self._registry, self._transactions.drop_overdue(now), now)
         while (queue := self._book.pop_due(self._registry.by_id, now)) is not None:
             self._tick_queue(queue, now)
         return self._outcome(None, now)
@@ -258,6 +261,7 @@ class Namespace:
         rules = RuleSet([rule])
         self._registry.check_rules(topic, rule)
         entity = self._registry.create(EntityKind.SUBSCRIPTION, path, settings, topic.id, now)
+        topic.accessed_ms = now
         self._book.emit(RuleAdded(now, entity, json.dumps(rule.to_json())))
         self._registry.rules[entity] = rules
 
@@ -274,9 +278,7 @@ class Namespace:
         self._book.emit(change)
         self._registry.do_update(change)
         queue.accessed_ms = now
-        for each in (queue, queue.dead_letter):
-            if each is None:
-                continue
+        for each in (queue, *queue.its_dead_letters):
             if not each.gives_messages:
                 each.receivers.close_all(EntityDisabledError(each.path), now)
             self._book.wake(each, now)
@@ -315,28 +317,6 @@ class Namespace:
         self._book.emit(RuleRemoved(now, subscription.id, command.name))
         self._registry.rules[subscription.id] = rules
 
-    # --- sending ----------------------------------------------------------------------------------
-
-    def _send(self, command: Send, now: Millis) -> Sequence[int | Refused]:
-        queue = self._registry.find(command.path)
-        try:
-            size = admission.check_send(queue, command.messages)
-            if command.transaction is None:
-                admission.check_room(queue, size)
-                if queue.sessions is not None or queue.subscriptions:
-                    admission.check_sessions(queue, command.messages)
-            if queue.throttle is not None:
-                queue.throttle.admit(queue.path, command, now)
-        except Refused:
-            if not command.each or len(command.messages) == 1:
-                raise
-            row = [replace(command, messages=(each,)) for each in command.messages]
-            return [it if isinstance(it, Refused) else it[0] for it in self._alone(row, now)]
-        if command.transaction is not None:
-            self._transactions.add(command.transaction, command, now)
-            return []
-        return self._accept(queue, command.messages, command.link, now)
-
     def _alone(self, row: Sequence[Command], now: Millis) -> list[Any]:
         """Each for itself: its reply, or its refusal."""
         replies: list[Any] = []
@@ -346,34 +326,6 @@ class Namespace:
             except Refused as refusal:
                 replies.append(refusal)
         return replies
-
-    def _accept(
-        self, queue: Queue, messages: Sequence[Message], link: int, now: Millis
-    ) -> list[int]:
-        run = lifecycle.accept_run(queue, messages, now, link) if len(messages) > 1 else None
-        numbers = run or []
-        for message in messages if run is None else ():
-            if message.is_ping:
-                self._book.emit(Noted(now, queue.id, Note.PINGED, 0, link, None))
-                queue.tally.pings += 1
-                numbers.append(0)
-                continue
-            due = message.scheduled_ms or 0
-            if due <= now:
-                due = 0
-            number = lifecycle.accept(queue, message, now, due=due, link=link)
-            numbers.append(number or 0)
-            if number is not None and not due and queue.is_relay:
-                self._relays.relay(queue, number, message, now)
-        queue.accessed_ms = now
-        if queue.receivers.is_hungry:
-            self._book.to_pump[queue.id] = queue
-        return numbers
-
-    def _cancel(self, command: CancelScheduled, now: Millis) -> None:
-        queue = self._registry.find(command.path)
-        lifecycle.cancel(queue, command.sequence_numbers, now)
-        queue.accessed_ms = now
 
     # --- receiving --------------------------------------------------------------------------------
 
@@ -413,8 +365,7 @@ class Namespace:
         return left
 
     def _detach(self, command: Detach, now: Millis) -> None:
-        queue = self._registry.links.pop(command.link, None)
-        if queue is not None:
+        if (queue := self._registry.links.pop(command.link, None)) is not None:
             queue.receivers.detach(command.link, now)
 
     def _receive_deferred(self, command: ReceiveDeferred, now: Millis) -> tuple[Delivery, ...]:
@@ -449,13 +400,13 @@ class Namespace:
         if command.delay_ms:
             check_delay(command)
         try:
-            numbers = lifecycle.check_settle(queue, command.tokens, command.disposition, now)
+            numbers = lifecycle.check_settle(queue, command, now)
         except Refused:
             if not command.each or len(command.tokens) == 1:
                 raise
             return self._alone([replace(command, tokens=(it,)) for it in command.tokens], now)
         if command.transaction is not None:
-            self._transactions.add(command.transaction, command, now)
+            self._transactions.add(command.transaction, queue, command, now)
         else:
             lifecycle.settle(queue, numbers, command, now)
         return None
@@ -490,36 +441,30 @@ class Namespace:
         return self._transactions.declare(now)
 
     def _discharge(self, command: Discharge, now: Millis) -> None:
-        """All of it is checked again, as a whole; then none of it can fail."""
-        commands = self._transactions.take(command.transaction, now)
+        """All of it is checked again, as a whole; then none of it can fail. What cannot be
+        committed is rolled back by the tick that follows."""
+        parts = self._transactions.take(command.transaction, now)
+        held = [part for part in parts if isinstance(part, Held)]
         if command.fail:
+            cancel_held(self._registry, held, now)
             return
-        sizes: dict[int, int] = {}
-        tokens: set[bytes] = set()
-        sessions: dict[tuple[int, str], int] = {}
-        for each in commands:
-            if isinstance(each, Send):
-                queue = self._registry.find(each.path)
-                sizes[queue.id] = sizes.get(queue.id, 0) + admission.check_send(
-                    queue, each.messages
-                )
-                admission.check_room(queue, sizes[queue.id])
-                sessions |= admission.new_sessions(queue, each.messages)
-            else:
-                queue = self._registry.holder(each.path)
-                # First, since it is wrong whatever has become of the locks meanwhile.
-                if not tokens.isdisjoint(each.tokens):
-                    raise NotAllowedError("A message was settled twice in one transaction.")
-                tokens.update(each.tokens)
-                lifecycle.check_settle(queue, each.tokens, each.disposition, now)
-        admission.check_session_room(self._book, sum(sessions.values()))
-        for each in commands:
-            queue = self._registry.find(each.path)
-            if isinstance(each, Send):
-                self._accept(queue, each.messages, each.link, now)
-            else:
-                numbers = lifecycle.check_settle(queue, each.tokens, each.disposition, now)
-                lifecycle.settle(queue, numbers, each, now)
+        try:
+            check_commit(self._registry, parts, now)
+        except Refused:
+            self._transactions.left += held
+            raise
+        for part in parts:
+            match part:
+                case Send():
+                    self._sending.accept(part, now)
+                case Settle():
+                    queue = self._registry.holder(part.path)
+                    numbers = lifecycle.check_settle(queue, part, now)
+                    lifecycle.settle(queue, numbers, part, now)
+                case CancelScheduled():
+                    lifecycle.cancel(self._registry.find(part.path), part.sequence_numbers, now)
+                case Held(entity, numbers):
+                    lifecycle.hold(self._registry.by_id[entity], numbers, now, is_held=False)
 
     # --- time -------------------------------------------------------------------------------------
 
@@ -541,7 +486,7 @@ class Namespace:
             return False
         if queue.receivers.links or queue.counts[State.SCHEDULED] or queue.counts[State.DELAYED]:
             queue.accessed_ms = now
-        return now - queue.accessed_ms >= idle
+        return now - max(queue.accessed_ms, self._registry.started_ms) >= idle
 
     def _noted(self, look: Callable[[Any, Millis], object]) -> Callable[[Any, Millis], object]:
         """Who only looks leaves a record, too: it costs what anything else costs (P11)."""
@@ -566,7 +511,7 @@ class Namespace:
     def restart(self, now: Millis, version: str = "") -> Outcome:
         """After recovery: what was locked in the former life comes back."""
         now = self._advance(now)
-        self._book.emit(Started(now, version))
+        self._registry.start(Started(now, version))
         self._book.effects.clear()
         for queue in list(self._registry.by_id.values()):
             if queue.sessions is not None:
@@ -575,10 +520,10 @@ class Namespace:
                         queue.receivers.detach_lost(session, now)
             if queue.locks:
                 lifecycle.come_back(queue, list(queue.locks), Return.RESTARTED, now)
+            lifecycle.cancel_held(queue, sorted(queue.held), now)
             if queue.sessions is not None:
                 queue.sessions.tidy()
             queue.loading.clear()
-            queue.accessed_ms = now
             queue.all_go_on(now)
             self._book.wake(queue, queue.next_deadline())
             self._registry.expect_idleness(queue)

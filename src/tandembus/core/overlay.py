@@ -6,7 +6,17 @@ from collections.abc import Mapping
 from typing import cast
 
 from tandembus.core.sql_values import TICKS_PER_MS
-from tandembus.model import Duration, Edits, Message, MessageId, Millis, Value
+from tandembus.model import (
+    Duration,
+    Edits,
+    LargePayload,
+    Message,
+    MessageId,
+    Millis,
+    Payload,
+    Value,
+    as_compared,
+)
 
 
 def laid_over(message: Message, edits: Edits) -> Message:
@@ -16,19 +26,21 @@ def laid_over(message: Message, edits: Edits) -> Message:
 class Edited:
     """Satisfies `model.Message`."""
 
-    __slots__ = ("_edits", "_message", "_properties")
+    __slots__ = ("_edits", "_large", "_message", "_properties")
 
-    def __init__(self, message: Message, edits: Edits) -> None:
+    def __init__(self, message: Message, edits: Edits, large: LargePayload | None = None) -> None:
+        """`large`: what `message` is the head of."""
         self._message = message
         self._edits = edits
+        self._large = large
         self._properties: dict[str, Value] | None = None
 
     def _text(self, name: str, stored: str | None) -> str | None:
         return cast("str | None", self._edits.system.get(name, stored))
 
     @property
-    def payload(self) -> bytes:
-        return self._message.payload
+    def payload(self) -> Payload:
+        return self._message.payload if self._large is None else self._large
 
     @property
     def ttl_ms(self) -> Millis | None:
@@ -45,7 +57,7 @@ class Edited:
 
     @property
     def is_ping(self) -> bool:
-        return self._message.is_ping
+        return self._large is None and self._message.is_ping
 
     @property
     def content_type(self) -> str | None:
@@ -98,5 +110,6 @@ class Edited:
         if self._properties is None:
             edits = self._edits
             kept = {k: v for k, v in self._message.properties.items() if k not in edits.removed}
-            self._properties = {**kept, **edits.properties}
+            changed = {name: as_compared(value) for name, value in edits.properties.items()}
+            self._properties = {**kept, **changed}
         return self._properties

@@ -26,7 +26,7 @@ class Writer:
         """An integer of 0 to 64 bits."""
         self.data += _NUMBER.pack(value)
 
-    def bytes(self, value: bytes | None) -> None:
+    def bytes(self, value: bytes | bytearray | None) -> None:
         if value is None:
             self.data += _NUMBER.pack(_ABSENT)
         else:

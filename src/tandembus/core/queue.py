@@ -19,6 +19,7 @@ from zlib import crc32
 
 from tandembus import limits
 from tandembus.changes import (
+    TRANSFER_BIT,
     Activated,
     Delivered,
     Enqueued,
@@ -100,6 +101,7 @@ class Queue:
         "fresh",
         "gives_messages",
         "has_mixed_locks",
+        "held",
         "id",
         "idle_ms",
         "is_passing",
@@ -132,6 +134,7 @@ class Queue:
         "takes_sends",
         "tally",
         "throttle",
+        "transfer_dead_letter",
         "ttl_ms",
         "updated_ms",
         "used_bytes",
@@ -161,6 +164,9 @@ class Queue:
         """The topic's inbox for a subscription, the queue for its dead-letter queue."""
         self.origin = origin
         self.dead_letter: Queue | None = None
+        self.transfer_dead_letter: Queue | None = None
+        """Where messages go that cannot be forwarded. Made when it is first needed
+        (`Registry.transfer_dead_letter`), as most entities never need one."""
         self.arrivals = Arrivals() if kind is EntityKind.DEAD_LETTER else None
         self.cursors: Cursors | None = None
         self.subscriptions: dict[str, Queue] = {}
@@ -183,6 +189,8 @@ class Queue:
         self.tally = Tally()
         self.loading: dict[int, None] = {}
         """Messages on their way to another entity that wait to be read from the store."""
+        self.held: set[int] = set()
+        """Scheduled messages whose transaction is open."""
         self.relays_at: Millis = NEVER
         """When the waiting messages of a relay are to go on."""
         self.fresh: dict[int, None] = {}
@@ -225,7 +233,8 @@ class Queue:
                 self.window_ms = settings.duplicate_window_ms
             self.max_bytes = settings.max_size_mb * limits.MIB
             self.max_message_bytes = settings.max_message_size_kb * limits.KIB
-        self.lock_ms: Millis = getattr(settings, "lock_duration_ms", 0)
+        # A topic has none, but its transfer dead-letter queue is received from.
+        self.lock_ms: Millis = getattr(settings, "lock_duration_ms", limits.DEFAULT_LOCK_MS)
         self.takes_sends = settings.status.allows_send
         self.gives_messages = settings.status.allows_receive
         rates = None if is_dead_letter else getattr(settings, "rates", None)
@@ -234,7 +243,8 @@ class Queue:
         elif self.throttle is None or self.throttle.rates != rates:
             self.throttle = Throttle(rates)
         self.relays_to: str | None = None
-        if isinstance(settings, QueueSettings | SubscriptionSettings):
+        if is_holder and not self.is_transfer:
+            assert isinstance(settings, QueueSettings | SubscriptionSettings)
             self.relays_to = (
                 settings.forward_dead_letters_to if is_dead_letter else settings.forward_to
             )
@@ -303,8 +313,44 @@ class Queue:
     # --- what it is -------------------------------------------------------------------------------
 
     @property
+    def is_transfer(self) -> bool:
+        """Whether it is a transfer dead-letter queue."""
+        return bool(self.id & TRANSFER_BIT)
+
+    @property
     def active_count(self) -> int:
-        return self.counts[State.WAITING] + self.counts[State.LOCKED]
+        """Messages that are ready for a receiver, or locked."""
+        return self.counts[State.WAITING] + self.counts[State.LOCKED] - self.transfer_count
+
+    @property
+    def transfer_count(self) -> int:
+        """Messages that wait to be forwarded to another entity."""
+        forwards = self.relays_to is not None and not self.forwards_dead_letters
+        return self.counts[State.WAITING] if forwards else 0
+
+    @property
+    def its_dead_letters(self) -> tuple[Queue, ...]:
+        """The dead-letter queue and the transfer dead-letter queue, as far as they are there."""
+        both = (self.dead_letter, self.transfer_dead_letter)
+        return tuple(each for each in both if each is not None)
+
+    @property
+    def dead_letter_counts(self) -> tuple[int, int]:
+        """The messages in its dead-letter queue, and in its transfer dead-letter queue."""
+        dead, transfer = self.dead_letter, self.transfer_dead_letter
+        return (
+            0 if dead is None else sum(dead.counts),
+            0 if transfer is None else sum(transfer.counts),
+        )
+
+    @property
+    def stands_alone(self) -> bool:
+        """Whether nothing that happens in this queue or topic reaches another entity at once."""
+        return not any(
+            each.relays_to is not None or (dead is not None and dead.relays_to is not None)
+            for each in (self, *self.subscriptions.values())
+            for dead in (each.dead_letter,)
+        )
 
     def find(self, sequence_number: int) -> Found | None:
         parts = self.parts
@@ -330,7 +376,11 @@ class Queue:
     def choose_part(self, message: Message) -> Part:
         if len(self.parts) == 1:
             return self.parts[0]
-        key = message.session_id if self.sessions is not None else None
+        key = None
+        if self.sessions is not None and message.session_id is not None:
+            # All of a session is in one part, however its id is spelled.
+            session = self.sessions.get(message.session_id)
+            key = message.session_id if session is None else session.id
         key = message.partition_key or message.session_id if key is None else key
         if key is not None:
             return self.part_of(key)
@@ -419,6 +469,7 @@ class Queue:
         is_plain = not (
             self.edits
             or self.loading
+            or self.held
             or self.sessions is not None
             or self.cursors is not None
             or self.arrivals is not None
@@ -447,6 +498,7 @@ class Queue:
         self.loading.pop(number, None)
         self.fresh.pop(number, None)
         self.stuck.pop(number, None)
+        self.held.discard(number)
         sessions, session = self.sessions, chunk.session(row)
         body = chunk.bodies[row]
         if self.cursors is None or not self._held_back(part, chunk, row, edits):
@@ -625,8 +677,9 @@ class Queue:
         self._wait_again(found)
 
     def set_aside(self, number: int, edits: bytes | None) -> None:
-        """Deferred: only its number leads to it from now on."""
-        self._end_lock(number, Trigger.DEFER, edits)
+        """Deferred: only its number leads to it from now on. It was delivered, and that counts."""
+        _, chunk, row, _ = self._end_lock(number, Trigger.DEFER, edits)
+        chunk.set_count(row, chunk.count(row) + 1)
 
     def _end_lock(self, number: int, trigger: Trigger, edits: bytes | None) -> Found:
         found = self.find(number)
@@ -682,6 +735,19 @@ class Queue:
             )
         )
         self.remove(change.sequence_number)
+
+    def hold(self, numbers: Iterable[int], *, is_held: bool) -> None:
+        """Scheduled messages become active only when their transaction is committed."""
+        if is_held:
+            self.held.update(numbers)
+            return
+        self.held.difference_update(numbers)
+        for number in numbers:
+            found = self.find(number)
+            if found is not None and found.chunk.states[found.row] == _SCHEDULED:
+                due = found.chunk.due(found.row)
+                heappush(self.scheduled, (due, number))
+                self.book.wake(self, due)
 
     def set_level(self, number: int, level: int) -> None:
         found = self.find(number)
@@ -784,6 +850,9 @@ class Queue:
         if self.arrivals is not None:
             self.arrivals.dump(out)
         (self.cursors or Cursors(self.book)).dump(out)
+        out.number(len(self.held))
+        for number in sorted(self.held):
+            out.number(number)
 
     def load(self, source: Reader, version: int) -> None:
         self.created_ms = source.number()
@@ -792,7 +861,7 @@ class Queue:
         self.last_enqueued_ms = source.number()
         if self.sessions is not None:
             self.sessions.load(source, version)
-        self.duplicates = Duplicates.load(source)
+        self.duplicates = Duplicates.load(source, version)
         for _ in range(source.number()):
             number = source.number()
             edits = source.bytes()
@@ -803,6 +872,8 @@ class Queue:
             part.table = Table.load(source)
         if version > 1:
             self._load_readers(source)
+            if version > 3:
+                self.held = {source.number() for _ in range(source.number())}
         elif self.arrivals is not None:
             for part in self.parts:  # nobody has counted them: by number, then
                 for chunk, row in part.table.rows_from(0):
@@ -839,6 +910,11 @@ class Queue:
         self._reorder(*self.levels)
         if self.sessions is not None:
             self.sessions.drop_empty()
+
+    @property
+    def was_used(self) -> bool:
+        """Whether a message ever came, or a cursor is kept: then the index must have this queue."""
+        return self.cursors is not None or any(part.last for part in self.parts)
 
     def every_body(self) -> Iterable[int]:
         for part in self.parts:

@@ -91,6 +91,11 @@ class Receivers:
         now: Millis,
     ) -> Attached | None:
         sessions = self._queue.sessions
+        if self._queue.relays_to is not None and not self._queue.forwards_dead_letters:
+            raise NotAllowedError(
+                "Cannot create a message receiver on an entity with auto-forwarding enabled: "
+                f"'{self._queue.path}' forwards to '{self._queue.relays_to}'."
+            )
         if session is None:
             if sessions is not None:
                 raise NotAllowedError(
@@ -219,6 +224,7 @@ class Receivers:
             self._note_poll(receiver.link, now)
 
     def _note_poll(self, link: int, now: Millis) -> None:
+        self._queue.accessed_ms = now
         self._queue.book.emit(Noted(now, self._queue.id, Note.POLLED, 0, link, None))
 
     def pump(self, now: Millis) -> None:
@@ -374,6 +380,7 @@ class Receivers:
         receiver.handed_out += len(deliveries)
         queue.tally.outgoing += len(deliveries)
         receiver.is_asking = False
+        queue.accessed_ms = now
         queue.book.emit(Delivered(now, queue.id, receiver.link, receiver.mode, until, rows))
         queue.book.effects.append(Deliver(receiver.link, deliveries))
 

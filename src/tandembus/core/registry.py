@@ -11,7 +11,14 @@ from array import array
 from typing import Final
 
 from tandembus import limits
-from tandembus.changes import EntityCreated, EntityDeleted, EntityKind, EntityUpdated
+from tandembus.changes import (
+    TRANSFER_BIT,
+    EntityCreated,
+    EntityDeleted,
+    EntityKind,
+    EntityUpdated,
+    Started,
+)
 from tandembus.core.book import Book
 from tandembus.core.packing import Reader, Writer
 from tandembus.core.priority import level_of
@@ -25,6 +32,7 @@ from tandembus.errors import (
     QuotaExceededError,
 )
 from tandembus.model import NEVER, Millis
+from tandembus.names import dead_letter_path, transfer_dead_letter_path
 from tandembus.settings import (
     QueueSettings,
     Settings,
@@ -34,7 +42,7 @@ from tandembus.settings import (
     split,
 )
 
-INDEX_VERSION: Final = 3
+INDEX_VERSION: Final = 6
 _MOST_ALIASES: Final = 10_000
 
 SETTINGS: Final[dict[EntityKind, type[Settings]]] = {
@@ -55,6 +63,7 @@ class Registry:
         "max_entities",
         "now",
         "rules",
+        "started_ms",
     )
 
     def __init__(self) -> None:
@@ -69,9 +78,15 @@ class Registry:
         self.links: dict[int, Queue] = {}
         self.now: Millis = 0
         """The latest time that was heard of."""
+        self.started_ms: Millis = 0
+        """When the broker was started: no entity was idle while there was no broker."""
         self._next_entity = 1
         self.max_entities = limits.MAX_ENTITIES
         """Queues and topics; a setting of the server, and no part of the state."""
+
+    def start(self, change: Started) -> None:
+        self.book.emit(change)
+        self.started_ms = change.time
 
     def find(self, path: str) -> Queue:
         """The queue, subscription, dead-letter queue or topic at a path, in any spelling."""
@@ -79,9 +94,13 @@ class Registry:
         if queue is not None:
             return queue
         try:
-            queue = self._by_path.get(split(path).path)
+            address = split(path)
         except ArgumentError:
-            queue = None
+            raise EntityNotFoundError(path) from None
+        queue = self._by_path.get(address.path)
+        if queue is None and address.is_transfer_dead_letter:
+            owner = self._by_path.get(address.owner)
+            queue = None if owner is None else self.transfer_dead_letter(owner)
         if queue is None:
             raise EntityNotFoundError(path)
         if len(self._aliases) >= _MOST_ALIASES:
@@ -185,7 +204,7 @@ class Registry:
             self.book,
             change.entity + 1,
             EntityKind.DEAD_LETTER,
-            f"{change.path}/$DeadLetterQueue",
+            dead_letter_path(change.path),
             settings,
             change.time,
             origin=change.origin,
@@ -200,13 +219,39 @@ class Registry:
         self.by_id[queue.id] = queue
         self._by_path[split(queue.path).path] = queue
 
+    def transfer_dead_letter(self, owner: Queue) -> Queue:
+        """The transfer dead-letter queue of a queue, subscription or topic; made when it is first
+        needed. Nothing of that is in the log, so an entity of any age has one."""
+        if owner.transfer_dead_letter is None:
+            owner.transfer_dead_letter = Queue(
+                self.book,
+                owner.id | TRANSFER_BIT,
+                EntityKind.DEAD_LETTER,
+                transfer_dead_letter_path(owner.path),
+                owner.settings,
+                owner.created_ms,
+                origin=owner.origin,
+                owner=owner,
+                is_partitioned=len(owner.parts) > 1,
+            )
+            self._register(owner.transfer_dead_letter)
+        return owner.transfer_dead_letter
+
+    def by_number(self, entity: int) -> Queue:
+        """The entity that a record of the log names."""
+        queue = self.by_id.get(entity)
+        if queue is None and entity & TRANSFER_BIT:
+            queue = self.transfer_dead_letter(self.by_id[entity ^ TRANSFER_BIT])
+        if queue is None:
+            raise KeyError(entity)
+        return queue
+
     def do_update(self, change: EntityUpdated) -> None:
         queue = self.by_id[change.entity]
         settings = SETTINGS[queue.kind].from_json(json.loads(change.settings))
         queue.updated_ms = change.time
-        queue.configure(settings)
-        if queue.dead_letter is not None:
-            queue.dead_letter.configure(settings)
+        for each in (queue, *queue.its_dead_letters):
+            each.configure(settings)
         for subscription in queue.subscriptions.values():
             subscription.configure(subscription.settings)
 
@@ -258,7 +303,8 @@ class Registry:
     def expect_idleness(self, queue: Queue) -> None:
         idle = queue.idle_ms
         if idle != NEVER:
-            self.book.wake(queue, max(queue.accessed_ms, self.now - idle + 1) + idle)
+            used = max(queue.accessed_ms, self.started_ms, self.now - idle + 1)
+            self.book.wake(queue, used + idle)
 
     def dump(self) -> list[bytearray]:
         """The whole state, for an index. Links and transactions are not part of it."""
@@ -287,6 +333,11 @@ class Registry:
             queue.dump(out)
             if queue.dead_letter is not None:
                 queue.dead_letter.dump(out)
+            transfer = queue.transfer_dead_letter
+            has_transfer = transfer is not None and transfer.was_used
+            out.number(has_transfer)
+            if transfer is not None and has_transfer:
+                transfer.dump(out)
         return [out.data]
 
     @classmethod
@@ -321,6 +372,8 @@ class Registry:
             queue.load(source, version)
             if queue.dead_letter is not None:
                 queue.dead_letter.load(source, version)
+            if version > 4 and source.number():
+                registry.transfer_dead_letter(queue).load(source, version)
         registry._next_entity = next_entity
         registry.now = now
         return registry
@@ -331,6 +384,5 @@ def _with_its_own(queue: Queue) -> list[Queue]:
     found = [queue]
     for subscription in queue.subscriptions.values():
         found += _with_its_own(subscription)
-    if queue.dead_letter is not None:
-        found.append(queue.dead_letter)
+    found += queue.its_dead_letters
     return found

@@ -1,5 +1,6 @@
 """Messages that go on from where they arrived: from a topic to its subscriptions, from a queue to
-where it forwards, from a dead-letter queue likewise.
+where it forwards, from a dead-letter queue likewise. One that cannot be forwarded goes to the
+transfer dead-letter queue of its source; a dead letter stays where it is, and is tried again.
 
 A fresh message goes on at once. One that was stored meanwhile (scheduled, or waiting when
 forwarding was switched on) has to be read first: the effect `Load` asks for it, the command
@@ -9,7 +10,7 @@ forwarding was switched on) has to be read first: the effect `Load` asks for it,
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from itertools import islice
 from uuid import UUID
 
 from tandembus import limits
@@ -19,14 +20,13 @@ from tandembus.core.commands import Loaded
 from tandembus.core.effects import Load
 from tandembus.core.overlay import laid_over
 from tandembus.core.queue import Queue
+from tandembus.core.reasons import DeadLetterReason, reason_of
 from tandembus.core.registry import Registry
 from tandembus.core.sql_context import Context
 from tandembus.core.state import State
-from tandembus.errors import EntityDisabledError, QuotaExceededError, Refused
+from tandembus.errors import EntityDisabledError, Refused, SessionIdMissingError
 from tandembus.model import NEVER, NO_EDITS, Edits, Message, Millis, Timestamp, Value
 from tandembus.settings import SubscriptionSettings
-
-SESSION_ID_IS_NULL: Final = "Session ID is null."
 
 
 class Relays:
@@ -45,31 +45,34 @@ class Relays:
         refusal = self._why_not_forward(source, number, message)
         if refusal is None:
             self._forward(source, number, message, now)
-        elif source.dead_letter is not None:
-            lifecycle.bury(source, number, *refusal, now)
+        elif source.kind is not EntityKind.DEAD_LETTER:
+            transfer = self._registry.transfer_dead_letter(source)
+            lifecycle.bury(source, number, *refusal, now, into=transfer)
         else:
             source.back_from_relay(number)
             source.try_again_later(now)
 
     def _why_not_forward(
         self, source: Queue, number: int, message: Message
-    ) -> tuple[str, str] | None:
+    ) -> tuple[DeadLetterReason, str] | None:
         assert source.relays_to is not None
         found = source.find(number)
         assert found is not None
         if found.chunk.hop(found.row) >= limits.MAX_FORWARD_HOPS:
             text = f"The message was forwarded {limits.MAX_FORWARD_HOPS} times."
-            return "MaxTransferHopCountExceeded", text
+            return DeadLetterReason.MAX_TRANSFER_HOP_COUNT_EXCEEDED, text
         try:
-            target = self._open_target(source.relays_to, len(message.payload))
-            admission.check(target, message)
-            admission.check_sessions(target, (message,))
+            self.check_target(source.relays_to, message)
         except Refused as error:
-            reason = type(error).__name__.removesuffix("Error")
-            if str(error) == admission.NO_SESSION_ID:
-                reason = SESSION_ID_IS_NULL
-            return reason, str(error)
+            return reason_of(error), str(error)
         return None
+
+    def check_target(self, path: str, message: Message) -> Queue:
+        """The queue or topic at a path. Raises if it cannot take the message now."""
+        target = self._open_target(path, len(message.payload))
+        admission.check(target, message)
+        admission.check_sessions(target, (message,))
+        return target
 
     def _open_target(self, path: str, size: int) -> Queue:
         """Where messages are forwarded to. Raises if it can take none of this size now."""
@@ -155,11 +158,10 @@ class Relays:
         )
         assert number is not None, "duplicates are found by the topic, not by its subscriptions"
         if failed is not None:
-            lifecycle.bury(subscription, number, "FilterEvaluationException", failed, now)
+            reason = DeadLetterReason.FILTER_EVALUATION_FAILED
+            lifecycle.bury(subscription, number, reason, failed, now)
         elif refusal is not None:
-            lifecycle.bury(subscription, number, "QuotaExceeded", refusal, now)
-        elif subscription.sessions is not None and seen.session_id is None:
-            lifecycle.bury(subscription, number, SESSION_ID_IS_NULL, admission.NO_SESSION_ID, now)
+            lifecycle.bury(subscription, number, reason_of(refusal), str(refusal), now)
         else:
             self._arrived(subscription, number, seen, now)
 
@@ -189,7 +191,7 @@ class Relays:
         if queue.forwards_dead_letters:
             bodies = self._dead_letters(queue, now)
         else:
-            bodies = lifecycle.take_for_relay(queue, limits.RELAY_BATCH, now)
+            bodies = _take_all(queue, limits.RELAY_BATCH, now)
         if bodies:
             self._registry.book.effects.append(Load(queue.id, bodies))
 
@@ -213,20 +215,23 @@ class Relays:
             queue.is_target_closed = False
             queue.passes_at = NEVER
             queue.is_passing = True
-        bodies = lifecycle.take_dead_letters(queue, limits.RELAY_BATCH, now)
+        bodies = _take_dead_letters(queue, limits.RELAY_BATCH, now)
         if not bodies and (queue.fresh or queue.is_passing):
             queue.relay_at(now)
         return bodies
 
 
-def _why_no_session(subscription: Queue, message: Message) -> str | None:
-    """Why a copy cannot begin a session: the topic was asked before it took the message, but the
-    action of a rule can have given the copy another session."""
+def _why_no_session(subscription: Queue, message: Message) -> Refused | None:
+    """Why a copy cannot be part of a session: it names none, or there is no memory for a new one.
+    The topic was asked before it took the message, but the action of a rule can have given the
+    copy another session."""
     if subscription.sessions is not None:
+        if message.session_id is None:
+            return SessionIdMissingError()
         try:
             admission.check_sessions(subscription, (message,))
-        except QuotaExceededError as error:
-            return str(error)
+        except Refused as error:
+            return error
     return None
 
 
@@ -234,3 +239,59 @@ def _ids_for(topic: int, number: int) -> Callable[[], UUID]:
     """newid() without randomness: each call gives another id, and each message others."""
     calls = iter(range(1 << 32))
     return lambda: UUID(int=(topic & 0xFFFF_FFFF) << 96 | number << 32 | next(calls))
+
+
+def _take_all(queue: Queue, most: int, now: Millis) -> dict[int, int]:
+    """Waiting messages that are to go on to another entity, with their bodies."""
+    taken: dict[int, int] = {}
+    while len(taken) < most:
+        following = lifecycle.next_message(queue, now)
+        if following is None:
+            break
+        part, chosen = following
+        part.ready.take(chosen, now)
+        number = part.number(chosen.at)
+        if number not in queue.loading:
+            taken[number] = chosen.chunk.bodies[chosen.row]
+            queue.loading[number] = None
+    return taken
+
+
+def _take_dead_letters(queue: Queue, most: int, now: Millis) -> dict[int, int]:
+    """The dead letters that are to be tried next, with their bodies: those that are new; in a pass
+    all, in order. One that has used up its hops stays where it is, for receivers."""
+    taken: dict[int, int] = {}
+    if queue.is_passing:
+        queue.stay(queue.fresh)
+        queue.fresh.clear()
+    for number in sorted(islice(queue.fresh, most)):
+        del queue.fresh[number]
+        _try_or_keep(queue, number, taken)
+    for _ in range(most if queue.is_passing else 0):
+        following = lifecycle.next_message(queue, now)
+        if following is None:
+            queue.is_passing = False
+            break
+        part, chosen = following
+        part.ready.take(chosen, now)
+        _try_or_keep(queue, part.number(chosen.at), taken)
+    if queue.stuck and not queue.is_passing:
+        stuck, queue.stuck = queue.stuck, {}
+        queue.stay(stuck)
+        if queue.has_more_hops():
+            queue.try_again_later(now)
+    return taken
+
+
+def _try_or_keep(queue: Queue, number: int, taken: dict[int, int]) -> None:
+    found = queue.find(number)
+    assert found is not None
+    if number in queue.loading or number in queue.stuck:
+        return
+    if found.chunk.hop(found.row) < limits.MAX_FORWARD_HOPS:
+        taken[number] = found.chunk.bodies[found.row]
+        queue.loading[number] = None
+    elif queue.is_passing:
+        queue.stuck[number] = None
+    else:
+        queue.stay((number,))

@@ -19,7 +19,7 @@ from tandembus.core.sql import Action, Context, compile_action, compile_filter
 from tandembus.core.sql_values import equal
 from tandembus.errors import ArgumentError, EntityExistsError, EntityNotFoundError, FilterError
 from tandembus.limits import MAX_RULE_NAME
-from tandembus.model import NO_EDITS, Edits, Millis, Value
+from tandembus.model import NO_EDITS, Edits, Millis, Value, as_compared
 
 DEFAULT_RULE_NAME: Final = "$Default"
 RULE_NAME_PROPERTY: Final = "RuleName"
@@ -218,7 +218,7 @@ def _compile(rule: Rule) -> _Compiled:
     return _Compiled(
         rule,
         _matcher(rule.filter),
-        None if action is None else compile_action(action.expression, action.parameters),
+        None if action is None else compile_action(action.expression, _compared(action.parameters)),
         NO_EDITS if action is None else Edits({RULE_NAME_PROPERTY: rule.name}),
     )
 
@@ -230,7 +230,7 @@ def _matcher(description: RuleFilter) -> _Matches | None:
         case FalseFilter():
             return lambda context: False
         case SqlFilter(expression, parameters):
-            return compile_filter(expression, parameters).matches
+            return compile_filter(expression, _compared(parameters)).matches
         case CorrelationFilter():
             return _correlation(description)
         case _:
@@ -244,7 +244,8 @@ def _correlation(description: CorrelationFilter) -> _Matches | None:
         if getattr(description, name) is not None
     )
     properties = tuple(
-        (name, name.casefold(), value) for name, value in description.properties.items()
+        (name, name.casefold(), as_compared(value))
+        for name, value in description.properties.items()
     )
     if not fields and not properties:
         return None
@@ -260,6 +261,10 @@ def _correlation(description: CorrelationFilter) -> _Matches | None:
         return True
 
     return matches
+
+
+def _compared(parameters: Mapping[str, Value]) -> dict[str, Value]:
+    return {name: as_compared(value) for name, value in parameters.items()}
 
 
 def _is_same(found: Value, wanted: Value) -> bool:

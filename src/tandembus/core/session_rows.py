@@ -18,7 +18,7 @@ from tandembus.core.table import Chunk, Table
 
 _WAITING: Final = int(State.WAITING)
 
-_MAX_FOLD: Final = limits.MAX_UNSETTLED
+_MAX_FOLD: Final = limits.MAX_PREFETCH
 """The most messages that are linked again when a holder leaves, and the most linked ones passed on
 the way. A session with more stays an object."""
 
@@ -28,10 +28,16 @@ LANE_BYTES: Final = 16
 """The first and the last waiting message of one level."""
 NAME_BYTES: Final = 132
 """An id without its characters: the string, its number, their entry in the dict."""
+TEXT_BYTES: Final = 56
+"""A text without its characters."""
 STATE_BYTES: Final = 200
 """A state without its bytes: the object, the time, their entry in the dict."""
 MAX_COST: Final = (
-    ROW_BYTES + LANE_BYTES * limits.MAX_PRIORITY_LEVELS + NAME_BYTES + 4 * limits.MAX_SESSION_ID
+    ROW_BYTES
+    + LANE_BYTES * limits.MAX_PRIORITY_LEVELS
+    + NAME_BYTES
+    + TEXT_BYTES
+    + 8 * limits.MAX_SESSION_ID
 )
 """The most memory of a session that nobody holds, beside its state."""
 
@@ -42,9 +48,16 @@ def kept_bytes(levels: int) -> int:
     return 600 + 270 * levels
 
 
+def key_of(session_id: str) -> str:
+    """What is the same for ids that differ in case only: they are one session, as in Azure."""
+    key = session_id.lower()
+    return session_id if key == session_id else key
+
+
 def name_bytes(session_id: str) -> int:
-    """The memory of an id."""
-    return NAME_BYTES + len(session_id) * (1 if session_id.isascii() else 4)
+    """The memory of an id, and of its key if that is another text."""
+    size = len(session_id) * (1 if session_id.isascii() else 4)
+    return NAME_BYTES + (size if key_of(session_id) is session_id else 2 * size + TEXT_BYTES)
 
 
 class Page:

@@ -30,6 +30,7 @@ from tandembus.core.session_rows import (
     Page,
     SessionLane,
     kept_bytes,
+    key_of,
     link_at_an_end,
     name_bytes,
     unlink,
@@ -131,24 +132,10 @@ class Sessions:
     """All sessions of a queue, by id and by number."""
 
     __slots__ = (
-        "_available_first",
-        "_available_last",
-        "_book",
-        "_count",
-        "_deadlines",
-        "_kept",
-        "_next_key",
-        "_pages",
-        "_roomy",
-        "_shards",
-        "_table_of",
-        "available",
-        "bytes",
-        "levels",
-        "locked",
-        "make_ready",
-        "states",
-    )
+        "_available_first", "_available_last", "_book", "_count", "_deadlines", "_kept",
+        "_next_key", "_pages", "_roomy", "_shards", "_table_of", "available", "bytes", "levels",
+        "locked", "make_ready", "states",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -162,7 +149,7 @@ class Sessions:
         self.make_ready = make_ready
         self._table_of = table_of
         self._shards: list[dict[str, int]] = [{}]
-        """Id → number."""
+        """Id in lower case → number."""
         self._count = 0
         self._pages: dict[int, Page] = {}
         self._roomy: dict[int, None] = {}
@@ -190,7 +177,10 @@ class Sessions:
         return self._count
 
     def __contains__(self, session_id: object) -> bool:
-        return session_id in self._shards[hash(session_id) % len(self._shards)]
+        if not isinstance(session_id, str):
+            return False
+        key = key_of(session_id)
+        return key in self._shards[hash(key) % len(self._shards)]
 
     def __iter__(self) -> Iterator[Session]:
         for key, page in self._pages.items():
@@ -223,7 +213,8 @@ class Sessions:
         return list(self._kept.values())
 
     def get(self, session_id: str) -> Session | None:
-        number = self._shards[hash(session_id) % len(self._shards)].get(session_id)
+        key = key_of(session_id)
+        number = self._shards[hash(key) % len(self._shards)].get(key)
         return None if number is None else self.at(number)
 
     def at(self, number: int) -> Session:
@@ -251,8 +242,8 @@ class Sessions:
         self._book.session_bytes += size
 
     def _open(self, session_id: str) -> int:
-        shard = self._shards[hash(session_id) % len(self._shards)]
-        number = shard.get(session_id)
+        name = key_of(session_id)
+        number = self._shards[hash(name) % len(self._shards)].get(name)
         if number is not None:
             return number
         key = next(reversed(self._roomy), 0)
@@ -283,7 +274,8 @@ class Sessions:
         page.live += 1
         self._count += 1
         shards = self._shards
-        shards[hash(session_id) % len(shards)][session_id] = number
+        key = key_of(session_id)
+        shards[hash(key) % len(shards)][key] = number
         if len(shards) == 1 and self._count >= _SPLIT_AT:
             self._shards = [{} for _ in range(_SHARDS)]
             for name, each in shards[0].items():
@@ -293,8 +285,11 @@ class Sessions:
         """It has nothing any more: its row is free, and its page goes when it is empty."""
         name = page.ids[row]
         assert name is not None
-        at = hash(name) % len(self._shards)
-        del self._shards[at][name]
+        name_key = key_of(name)
+        at = hash(name_key) % len(self._shards)
+        # Of two that differed in case only, from before they were one, the later one is named.
+        if self._shards[at].get(name_key) == number:
+            del self._shards[at][name_key]
         if not self._shards[at]:
             self._shards[at] = {}  # a dict that has been large stays so
         self._charge(-name_bytes(name))

@@ -1,20 +1,44 @@
 """Open transactions: what was asked in each, until it is discharged (T17).
 
 Nothing happens before the discharge: no sequence number is given, no lock ends. So a transaction
-that is rolled back, or forgotten, leaves no trace.
+that is rolled back, or forgotten, leaves no trace. The one exception are messages that were
+scheduled over `$management`, whose numbers the client is told at once: they are held, and cancelled
+if the transaction is not committed.
+
+As in Azure, what a transaction does in a partitioned entity is in one partition, and all that it
+sends there has one key; that of several entities may differ.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from tandembus import limits
-from tandembus.core.commands import Send, Settle
-from tandembus.errors import ArgumentError, NotAllowedError, QuotaExceededError
+from tandembus.core import admission, lifecycle
+from tandembus.core.commands import CancelScheduled, Send, Settle
+from tandembus.core.queue import Queue
+from tandembus.core.registry import Registry
+from tandembus.core.tokens import PARTITION_SHIFT, TOKEN
+from tandembus.errors import (
+    EntityNotFoundError,
+    NotAllowedError,
+    QuotaExceededError,
+    TransactionUnknownError,
+)
 from tandembus.model import NEVER, Millis
 
-Part: TypeAlias = Send | Settle
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Messages that were scheduled, and are held until the discharge."""
+
+    entity: int
+    sequence_numbers: list[int]
+
+
+Part: TypeAlias = Send | Settle | CancelScheduled | Held
 
 
 @dataclass(slots=True)
@@ -22,15 +46,21 @@ class _Transaction:
     declared_ms: Millis
     parts: list[Part] = field(default_factory=list)
     messages: int = 0
+    partitions: dict[int, int] = field(default_factory=dict)
+    """The one partition that is used, of each partitioned entity."""
+    keys: dict[int, str] = field(default_factory=dict)
+    """What decided it, if something was sent there."""
 
 
 class Transactions:
-    __slots__ = ("_next", "_open")
+    __slots__ = ("_next", "_open", "left")
 
     def __init__(self) -> None:
         self._open: dict[int, _Transaction] = {}
         """Oldest first, so the first is overdue first."""
         self._next = 1
+        self.left: list[Held] = []
+        """What those that could not be committed have left."""
 
     def declare(self, now: Millis) -> int:
         if len(self._open) >= limits.MAX_OPEN_TRANSACTIONS:
@@ -42,15 +72,23 @@ class Transactions:
         self._open[number] = _Transaction(now)
         return number
 
-    def add(self, number: int, part: Part, now: Millis) -> None:
-        transaction = self._get(number, now)
-        messages = len(part.messages) if isinstance(part, Send) else len(part.tokens)
+    def admit(self, number: int, queue: Queue, part: Part, now: Millis) -> _Transaction:
+        """Raises if this, which is asked of a queue or topic, cannot be part of the transaction. If
+        it can, it must be."""
+        transaction, messages = self._get(number, now), _count(part)
         if transaction.messages + messages > limits.MAX_TRANSACTION_MESSAGES:
             raise NotAllowedError(
                 f"Can't send more than {limits.MAX_TRANSACTION_MESSAGES} messages in a single "
                 "transaction."
             )
-        transaction.messages += messages
+        if len(queue.parts) > 1:
+            _bind(transaction, queue, part)
+        return transaction
+
+    def add(self, number: int, queue: Queue, part: Part, now: Millis) -> None:
+        """Do it when the transaction is committed."""
+        transaction = self.admit(number, queue, part, now)
+        transaction.messages += _count(part)
         transaction.parts.append(part)
 
     def take(self, number: int, now: Millis) -> list[Part]:
@@ -62,14 +100,111 @@ class Transactions:
     def _get(self, number: int, now: Millis) -> _Transaction:
         transaction = self._open.get(number)
         if transaction is None or now - transaction.declared_ms >= limits.TRANSACTION_TIMEOUT_MS:
-            raise ArgumentError(f"The transaction {number} does not exist, or is over.")
+            raise TransactionUnknownError("The transaction does not exist, or is over.")
         return transaction
 
     def next_deadline(self) -> Millis:
+        if self.left:
+            return 0
         for transaction in self._open.values():
             return transaction.declared_ms + limits.TRANSACTION_TIMEOUT_MS
         return NEVER
 
-    def drop_overdue(self, now: Millis) -> None:
+    def drop_overdue(self, now: Millis) -> list[Held]:
+        """Those whose time is over are no more. What is to be cancelled of these, and of those that
+        could not be committed."""
+        held, self.left = self.left, []
         while self.next_deadline() <= now:
-            del self._open[next(iter(self._open))]
+            transaction = self._open.pop(next(iter(self._open)))
+            held += [part for part in transaction.parts if isinstance(part, Held)]
+        return held
+
+
+def _count(part: Part) -> int:
+    match part:
+        case Send():
+            return len(part.messages)
+        case Settle():
+            return len(part.tokens)
+        case _:
+            return len(part.sequence_numbers)
+
+
+def _places(queue: Queue, part: Part) -> list[tuple[int, str | None]]:
+    """The partitions of a queue that something is in, with the key that decided it. A message
+    without a key goes wherever there is room for it."""
+    match part:
+        case Send():
+            keys = [message.partition_key or message.session_id for message in part.messages]
+            return [
+                (queue.choose_part(message).high >> PARTITION_SHIFT, key)
+                for message, key in zip(part.messages, keys, strict=True)
+                if key
+            ]
+        case Settle():
+            numbers: Sequence[int] = [TOKEN.unpack(token)[0] for token in part.tokens]
+        case CancelScheduled():
+            numbers = part.sequence_numbers
+        case Held():
+            return []  # it was admitted as a `Send`
+    return [(number >> PARTITION_SHIFT, None) for number in numbers]
+
+
+def _bind(transaction: _Transaction, queue: Queue, part: Part) -> None:
+    """From now on the transaction is in that partition. Raises if it is in another one."""
+    wanted, wanted_key = transaction.partitions.get(queue.id), transaction.keys.get(queue.id)
+    for partition, key in _places(queue, part):
+        wanted = partition if wanted is None else wanted
+        wanted_key = key if wanted_key is None else wanted_key
+        if partition != wanted or (key is not None and key != wanted_key):
+            raise NotAllowedError(
+                f"A transaction is in one partition of '{queue.path}': all that it sends there has "
+                "the same partition key, and what it settles there is in that partition."
+            )
+    if wanted is not None:
+        transaction.partitions[queue.id] = wanted
+    if wanted_key is not None:
+        transaction.keys[queue.id] = wanted_key
+
+
+def check_commit(registry: Registry, parts: Sequence[Part], now: Millis) -> None:
+    """Raises if not all of it can be done; if this does not, nothing of it can fail."""
+    sizes: dict[int, int] = {}
+    tokens: set[bytes] = set()
+    cancelled: set[tuple[int, int]] = set()
+    sessions: dict[tuple[int, str], int] = {}
+    for part in parts:
+        match part:
+            case Send():
+                # What was sent by way of another entity cannot fail at its destination.
+                queue = registry.find(part.path if part.via is None else part.via)
+                size = admission.check_send(queue, part.messages, is_batch=part.is_batch)
+                sizes[queue.id] = sizes.get(queue.id, 0) + size
+                admission.check_room(queue, sizes[queue.id])
+                sessions |= admission.new_sessions(queue, part.messages)
+            case Settle():
+                queue = registry.holder(part.path)
+                # First, since it is wrong whatever has become of the locks meanwhile.
+                if not tokens.isdisjoint(part.tokens):
+                    raise NotAllowedError("A message was settled twice in one transaction.")
+                tokens.update(part.tokens)
+                lifecycle.check_settle(queue, part, now)
+            case CancelScheduled():
+                queue = registry.find(part.path)
+                lifecycle.check_cancel(queue, part.sequence_numbers)
+                named = {(queue.id, number) for number in part.sequence_numbers}
+                if not cancelled.isdisjoint(named):
+                    raise NotAllowedError("A message was cancelled twice in one transaction.")
+                cancelled |= named
+            case Held(entity, _):
+                if entity not in registry.by_id:
+                    raise EntityNotFoundError("the entity of a scheduled message")
+    admission.check_session_room(registry.book, sum(sessions.values()))
+
+
+def cancel_held(registry: Registry, held: Sequence[Held], now: Millis) -> None:
+    """What transactions that are not committed have left."""
+    for each in held:
+        queue = registry.by_id.get(each.entity)
+        if queue is not None:
+            lifecycle.cancel_held(queue, each.sequence_numbers, now)

@@ -4,6 +4,9 @@ Core names a body by a number that only grows; the log moves bodies when it is c
 joins the two. It holds no body. Numbers are grouped in pages, because bodies are mostly freed in
 the order in which they came: a page with nothing alive is dropped as a whole.
 
+A large message is stored in pieces. They are bodies too, with numbers of their own from FIRST_PIECE
+on; its own number names its head, and they are freed with it.
+
 The size of a record is kept as one byte, an eighth-of-an-octave class: exact enough to say how much
 of the log is alive, and how many bytes to read.
 """
@@ -15,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import Final
 
+from tandembus.changes import PIECE_ROW, PiecesJoined
 from tandembus.store.records import Lying
 
 PAGE: Final = 4_096
@@ -25,6 +29,11 @@ _ZEROS_1: Final = bytes(PAGE)
 
 _HEAD: Final = Struct("<QQ")
 _PAGE_HEAD: Final = Struct("<QIQ")
+_LARGE_HEAD: Final = Struct("<QQ")
+_LARGE: Final = Struct("<QQQI")
+
+FIRST_PIECE: Final = 1 << 48
+"""Core counts bodies from 1, and never gets here."""
 
 NOWHERE: Final = 0xFFFF_FFFF_FFFF_FFFF
 """Behind every place."""
@@ -70,6 +79,24 @@ class Bodies:
         self._newest = -1
         self.live_bytes = 0
         self.count = 0
+        self.next_piece = FIRST_PIECE
+        self.large: dict[int, PiecesJoined] = {}
+        """The messages that are stored in pieces, by the numbers of their heads."""
+
+    def join(self, joined: PiecesJoined) -> None:
+        """These pieces are the body of a message, and live as long as its head."""
+        self.large[joined.body] = joined
+
+    def drop_unjoined(self) -> None:
+        """Free the pieces of messages that did not become whole before the end of the log."""
+        joined = {n for it in self.large.values() for n, _ in PIECE_ROW.iter_unpack(it.pieces)}
+        first = FIRST_PIECE >> _SHIFT
+        pages = [(key, page) for key, page in self._pages.items() if key >= first]
+        for key, page in pages:
+            for row, place in enumerate(page.places):
+                number = key << _SHIFT | row
+                if place and number not in joined:
+                    self.free(number)
 
     def put(self, number: int, place: int, length: int) -> None:
         """A new body lies at `place`; its record is `length` bytes long."""
@@ -79,6 +106,8 @@ class Bodies:
             page = self._open(key)
         row = number & _MASK
         assert not page.places[row], "a body number is used once"
+        if number >= self.next_piece:
+            self.next_piece = number + 1
         page.places[row] = place
         size = page.sizes[row] = size_class(length)
         page.live += 1
@@ -119,6 +148,9 @@ class Bodies:
         page.places[row] = place
 
     def free(self, number: int) -> None:
+        if self.large and (joined := self.large.pop(number, None)) is not None:
+            for piece, _ in PIECE_ROW.iter_unpack(joined.pieces):
+                self.free(piece)
         key = number >> _SHIFT
         page = self._pages[key]
         row = number & _MASK
@@ -175,6 +207,9 @@ class Bodies:
             out += _PAGE_HEAD.pack(key, page.live, page.lowest)
             out += memoryview(page.places).cast("B")
             out += page.sizes
+        out += _LARGE_HEAD.pack(self.next_piece, len(self.large))
+        for body, skip, body_bytes, pieces in self.large.values():
+            out += _LARGE.pack(body, skip, body_bytes, len(pieces)) + pieces
         return [out]
 
     @classmethod
@@ -191,5 +226,13 @@ class Bodies:
             bodies._pages[key] = page
             bodies._newest = max(bodies._newest, key)
             bodies.count += live
+        if at < len(data):  # else it was made before there were large messages
+            bodies.next_piece, count = _LARGE_HEAD.unpack_from(data, at)
+            at += _LARGE_HEAD.size
+            for _ in range(count):
+                body, skip, body_bytes, size = _LARGE.unpack_from(data, at)
+                at += _LARGE.size
+                bodies.join(PiecesJoined(body, skip, body_bytes, bytes(data[at : at + size])))
+                at += size
         assert at == len(data), "the dump of the bodies has another length"
         return bodies

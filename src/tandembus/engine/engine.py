@@ -21,11 +21,20 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from tandembus import __version__
-from tandembus.changes import RIDES_ALONG, Change, Enqueued, needs_sync
+from tandembus.changes import (
+    PIECE_ROW,
+    RIDES_ALONG,
+    Change,
+    Enqueued,
+    PiecesJoined,
+    PieceStored,
+    needs_sync,
+)
 from tandembus.clock import Clock
 from tandembus.core.access import Claims, require
 from tandembus.core.commands import Command, Loaded, Send, Settle
 from tandembus.core.effects import Effect, Load, Outcome
+from tandembus.core.overlay import Edited
 from tandembus.engine.committer import Committer, Lane
 from tandembus.engine.compaction import Compactor
 from tandembus.engine.metrics import Metrics
@@ -39,8 +48,8 @@ from tandembus.limits import (
     MAX_STAGED_BYTES,
     SEGMENT_BYTES,
 )
-from tandembus.model import NEVER, Message, Millis
-from tandembus.store.api import Leased, Store
+from tandembus.model import NEVER, NO_EDITS, LargePayload, Message, Millis, Payload
+from tandembus.store.api import Buffer, Leased, Store
 from tandembus.store.records import Payloads, encode_enqueued_into, encode_into
 
 Reply: TypeAlias = Any
@@ -126,7 +135,7 @@ class Engine:
             self.metrics,
             namespace=self.namespace,
             bodies=self._bodies,
-            payloads=self.bodies,
+            payloads=self._stored_bytes,
             freed=self._freed_numbers,
             clock=clock,
             failed=self.fail,
@@ -146,6 +155,10 @@ class Engine:
         """(group, bodies to free when it is durable) of commands for which nobody waits."""
         self._late: deque[tuple[Millis, Sequence[int]]] = deque()
         """Bodies that nobody needs, until they cannot be read any more."""
+        self._pinned: dict[int, int] = {}
+        """Bodies that are being read → by how many."""
+        self._unneeded: set[int] = set()
+        """Those of them that are to be freed when they have been read."""
         self._recent: dict[int, bytes] = {}
         self._recent_bytes = 0
         self._oldest_recent = self.namespace.next_body
@@ -239,13 +252,68 @@ class Engine:
         """Too little space is left to take messages."""
         return self._store.free_bytes() < self._tuning.free_bytes
 
-    def body(self, number: int) -> bytes:
-        """The payload of a stored body, checked. Raises as `bodies`."""
-        return self.bodies((number,))[0]
+    # --- bodies -----------------------------------------------------------------------------------
 
-    def bodies(self, numbers: Sequence[int]) -> list[bytes]:
+    def store_piece(self, piece: bytes, done: Done) -> int:
+        """Store a part of a message that is still arriving, and return its number; `done` is called
+        when it is durable. What is not sent in the end is given back with `drop_pieces`."""
+        self._check()
+        now_ms = self._clock.now_ms()
+        self._admit(now_ms)
+        number, committer = self._bodies.next_piece, self._committer
+        place = committer.first_place + committer.size
+        size = encode_into(committer.filling, PieceStored(number, piece))
+        self._bodies.put(number, place, size)
+        committer.size += size
+        committer.wants_sync = True
+        self._needed = committer.number
+        self._take(Outcome(None, [], ()), done, now_ms)
+        return number
+
+    def drop_pieces(self, pieces: Sequence[tuple[int, int]]) -> None:
+        """The message of these pieces (number, length) will not be stored."""
+        if self.failure is None:
+            for number, _ in pieces:
+                self._bodies.free(number)
+
+    def pin(self, number: int) -> None:
+        """Keep a body, and its pieces, as long as it is being read, whatever becomes of it."""
+        self._pinned[number] = self._pinned.get(number, 0) + 1
+
+    def unpin(self, number: int) -> None:
+        left = self._pinned[number] = self._pinned[number] - 1
+        if not left:
+            del self._pinned[number]
+            if number in self._unneeded:
+                self._unneeded.remove(number)
+                self._bodies.free(number)
+
+    def body(self, number: int) -> bytes:
+        """A stored message in one piece, however large it is, checked. Raises as `bodies`."""
+        payload = self.bodies((number,))[0]
+        if isinstance(payload, LargePayload):
+            body = b"".join(self.piece(piece) for piece, _ in payload.pieces)
+            return payload.head + body[payload.skip : payload.skip + payload.body_bytes]
+        return payload
+
+    def bodies(self, numbers: Sequence[int]) -> Sequence[Payload]:
         """The payloads of stored bodies, checked. Raises KeyError if one is gone; StoreError, which
         ends the engine, if one ought to be in the log and is not."""
+        payloads = self._stored_bytes(numbers)
+        large = self._bodies.large
+        if not large or large.keys().isdisjoint(numbers):
+            return payloads
+        return [
+            _large(payload, large[number]) if number in large else payload
+            for number, payload in zip(numbers, payloads, strict=True)
+        ]
+
+    def piece(self, number: int) -> bytes:
+        """A piece of a large message, checked. Raises as `bodies`."""
+        return self._stored_bytes((number,))[0]
+
+    def _stored_bytes(self, numbers: Sequence[int]) -> list[bytes]:
+        """As they are stored: of a large message the head."""
         recent = self._recent
         missing = [number for number in numbers if number not in recent]
         if not missing:
@@ -261,7 +329,7 @@ class Engine:
         from_log = iter(read)
         return [recent[n] if n in recent else next(from_log) for n in numbers]
 
-    def stored(self, numbers: Sequence[int]) -> dict[int, bytes]:
+    def stored(self, numbers: Sequence[int]) -> dict[int, Payload]:
         """`bodies` of those that are still there, by their numbers."""
         there = [number for number in numbers if self._bodies.place(number)]
         return dict(zip(there, self.bodies(there), strict=True))
@@ -356,10 +424,12 @@ class Engine:
         for change in changes:
             if type(change) is Enqueued:
                 waits = True
+                payload, body = change.payload, change.body
+                if isinstance(payload, LargePayload):
+                    size += self._join(out, body, payload)
+                    payload = payload.head
                 length = encode_enqueued_into(out, change)
-                payload = change.payload
                 if payload is not None:
-                    body = change.body
                     put(body, first + size, length)
                     recent[body] = payload
                     self._recent_bytes += len(payload) + CACHE_OVERHEAD
@@ -378,6 +448,14 @@ class Engine:
             committer.wants_sync = True
         elif committer.riding_since is None:
             committer.riding_since = now_ms
+
+    def _join(self, out: list[Buffer], body: int, payload: LargePayload) -> int:
+        """The message that follows has these pieces."""
+        pieces = b"".join(PIECE_ROW.pack(*piece) for piece in payload.pieces)
+        joined = PiecesJoined(body, payload.skip, payload.body_bytes, pieces)
+        self._bodies.join(joined)
+        payload.is_joined = True
+        return encode_into(out, joined)
 
     def _committed(self) -> None:
         """A group is durable."""
@@ -400,7 +478,10 @@ class Engine:
         now_ms = self._clock.now_ms()
         while self._late and (self.is_closed or self._late[0][0] <= now_ms):
             for number in self._late.popleft()[1]:
-                self._bodies.free(number)
+                if self._pinned and number in self._pinned and not self.is_closed:
+                    self._unneeded.add(number)
+                else:
+                    self._bodies.free(number)
 
     def _release(self) -> None:
         """Let out what rests on durable groups, in order."""
@@ -437,6 +518,7 @@ class Engine:
     def _freed_numbers(self) -> list[int]:
         """Bodies that core has freed and `bodies` still holds."""
         numbers = [number for _, gone in (*self._late, *self._riding) for number in gone]
+        numbers += self._unneeded
         for *_, freed in self._waiting:
             numbers += freed
         return numbers
@@ -453,6 +535,11 @@ class Engine:
                 self._recent_bytes -= len(self._recent.pop(number)) + CACHE_OVERHEAD
             self._oldest_recent += 1
 
+    def _message(self, payload: Payload) -> Message:
+        if isinstance(payload, LargePayload):
+            return Edited(self._decode(payload.head), NO_EDITS, payload)
+        return self._decode(payload)
+
     def _load(self) -> None:
         """Answer one `Load`. The next one waits for `tick`, so that others get their turn."""
         load = self._loads.popleft()
@@ -460,7 +547,7 @@ class Engine:
         try:
             payloads = self.stored([*load.bodies.values()])
             messages = {
-                number: self._decode(payloads[body])
+                number: self._message(payloads[body])
                 for number, body in load.bodies.items()
                 if body in payloads  # else its message is gone meanwhile
             }
@@ -473,3 +560,10 @@ class Engine:
             self.fail(bug)
             raise
         self._take(outcome, None, now_ms)
+
+
+def _large(head: bytes, joined: PiecesJoined) -> LargePayload:
+    pieces = tuple(PIECE_ROW.iter_unpack(joined.pieces))
+    payload = LargePayload(head, pieces, joined.skip, joined.body_bytes)
+    payload.is_joined = True
+    return payload

@@ -18,7 +18,8 @@ from tandembus.errors import StoreError
 from tandembus.model import Millis
 from tandembus.store.api import Buffer
 
-VERSION: Final = 1
+VERSION: Final = 2
+"""1 had no large messages. All up to this one are read."""
 _HEAD: Final = Struct("<IQQQQ")
 
 
@@ -62,8 +63,8 @@ def unpack_registry(data: bytes) -> tuple[Registry, Millis]:
 def _parts(data: bytes) -> tuple[Millis, memoryview, memoryview, memoryview]:
     """The time, and the three parts."""
     version, time, state_size, places_size, gone_size = _HEAD.unpack_from(data)
-    if version != VERSION:
-        raise StoreError(f"the index has version {version}, this Tandem reads {VERSION}")
+    if version > VERSION:
+        raise StoreError(f"the index has version {version}, this Tandem reads up to {VERSION}")
     at = _HEAD.size
     assert len(data) == at + state_size + places_size + gone_size, "the index has another length"
     view = memoryview(data)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tandembus.changes import BodyMoved, Enqueued
+from tandembus.changes import BodyMoved, Enqueued, PiecesJoined, PieceStored
 from tandembus.core.namespace import Namespace
 from tandembus.engine import index
 from tandembus.engine.bodies import Bodies
@@ -48,6 +48,7 @@ def recover(store: Store, progress: Callable[[int, int], None] | None = None) ->
         _replay_group(recovered, group.body, group.place)
         if progress is not None:
             progress(group.place - begin, store.end - begin)
+    recovered.bodies.drop_unjoined()
     return recovered
 
 
@@ -65,6 +66,10 @@ def _replay_group(recovered: Recovered, body: bytes, place: int) -> None:
                 bodies.put(change.body, first + offset, end - offset)
         elif type(change) is BodyMoved:
             bodies.move(change.body, first + offset)
+        elif type(change) is PieceStored:
+            bodies.put(change.body, first + offset, end - offset)
+        elif type(change) is PiecesJoined:
+            bodies.join(change)
         else:
             replay(change)
     for number in namespace.freed:

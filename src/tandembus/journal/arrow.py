@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from tandembus.changes import TRANSFER_BIT
 from tandembus.journal.events import Array, Entities, Events
 from tandembus.journal.message_ids import gather
 from tandembus.journal.schema import ENTITY_KINDS, KIND_NAMES, KINDS, arrow_schema
@@ -71,6 +72,11 @@ def _entity_kinds(entity: Array, entities: Entities) -> Array:
 
 def _entities(entity: Array, entities: Entities) -> Any:
     top = int(entity.max(initial=0)) + 2
+    if top > TRANSFER_BIT:  # a table of all numbers would be too large
+        found, indices = np.unique(entity, return_inverse=True)
+        none = int((found < 0).sum())
+        words = pa.array([entities.paths.get(each) for each in found[none:].tolist()], pa.string())
+        return _dictionary(indices.reshape(-1) - none, words)
     used = np.zeros(top, bool)
     used[entity] = True  # -1 is the last one
     used[-1] = False

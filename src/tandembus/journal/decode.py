@@ -183,8 +183,8 @@ class _Decoder:
                 self._put(part)
             case "Noted":
                 self._noted(offsets, after, fixed)
-            case "EntityDeleted" | "BodyMoved":
-                return  # the one is done by `join`, the other is no event
+            case "EntityDeleted" | "BodyMoved" | "PieceStored" | "PiecesJoined" | "ScheduleHeld":
+                return  # the first is done by `join`, the others are no events
             case _:
                 self._plain(name, offsets, after, fixed)
 

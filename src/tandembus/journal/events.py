@@ -10,8 +10,9 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from tandembus.changes import EntityKind
+from tandembus.changes import TRANSFER_BIT, EntityKind
 from tandembus.journal.message_ids import Texts
+from tandembus.names import dead_letter_path, transfer_dead_letter_path
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Part: TypeAlias = "dict[str, Array]"
@@ -38,10 +39,13 @@ class Entities:
         self._backlogs = np.zeros(64, bool)
 
     def add(self, entity: int, kind: int, parent: int, path: str) -> None:
-        """One that was created, with its dead-letter queue, which has the number after it."""
+        """One that was created, with its dead-letter queue, which has the number after it, and its
+        transfer dead-letter queue, which has one bit more."""
         self._put(entity, kind, parent, path)
         if kind != EntityKind.TOPIC:
-            self._put(entity + 1, EntityKind.DEAD_LETTER, entity, f"{path}/$DeadLetterQueue")
+            self._put(entity + 1, EntityKind.DEAD_LETTER, entity, dead_letter_path(path))
+        self.paths[entity | TRANSFER_BIT] = transfer_dead_letter_path(path)
+        self.parents[entity | TRANSFER_BIT] = entity
 
     def _put(self, entity: int, kind: int, parent: int, path: str) -> None:
         if entity >= len(self._kinds):
@@ -65,17 +69,22 @@ class Entities:
             del self.paths[entity], self.parents[entity]
 
     def kinds(self, entity: Array) -> Array:
-        return self._kinds[np.minimum(entity, len(self._kinds) - 1)]
+        own = np.maximum(entity, 0) & (TRANSFER_BIT - 1)
+        kinds: Array = self._kinds[np.minimum(own, len(self._kinds) - 1)]
+        kinds[(entity >= TRANSFER_BIT) & (kinds >= 0)] = EntityKind.DEAD_LETTER
+        return kinds
 
     def is_backlog(self, entity: Array) -> Array:
-        return self._backlogs[entity]
+        own = np.maximum(entity, 0) & (TRANSFER_BIT - 1)
+        is_backlog: Array = self._backlogs[own] & (entity < TRANSFER_BIT)
+        return is_backlog
 
     def all(self) -> list[tuple[int, int, int, str]]:
         """(entity, kind, parent, path) of each but dead-letter queues, for `add`."""
         return [
             (entity, int(self._kinds[entity]), self.parents[entity], path)
             for entity, path in self.paths.items()
-            if self._kinds[entity] != EntityKind.DEAD_LETTER
+            if not entity & TRANSFER_BIT and self._kinds[entity] != EntityKind.DEAD_LETTER
         ]
 
 

@@ -17,7 +17,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from tandembus.changes import BodyMoved
+from tandembus.changes import BodyMoved, PiecesJoined, PieceStored
 from tandembus.errors import CorruptLogError, StoreError
 from tandembus.store.api import GROUP_HEADER
 from tandembus.store.folder import log_name
@@ -36,7 +36,9 @@ from tandembus.store.segment import (
 PIECE: Final = 16 << 20
 _GROUP: Final = Struct("<4sQQQIII")
 _PREFIX: Final = Struct("<BI")
-_BODY_MOVED: Final = next(code for code, cls, *_ in TABLE if cls is BodyMoved)
+_TIMELESS: Final = frozenset(
+    code for code, cls, *_ in TABLE if cls in (BodyMoved, PieceStored, PiecesJoined)
+)
 
 
 class Dropped(Exception):
@@ -65,7 +67,7 @@ class Piece(NamedTuple):
         for begin, end in self.bodies:
             while begin < end:
                 code, length = _PREFIX.unpack_from(self.data, begin)
-                if code != _BODY_MOVED:
+                if code not in _TIMELESS:
                     return int.from_bytes(self.data[begin + 5 : begin + 13], "little")
                 begin += length + 5
         return 0

@@ -26,7 +26,7 @@ from tandembus.core.state import State
 from tandembus.errors import ArgumentError, FilterError
 from tandembus.model import NO_EDITS, Timestamp
 from tandembus.server.calls import Call, Operation, page_bytes
-from tandembus.server.positions import without_body
+from tandembus.server.stored import Stream
 
 DELAY: Final = "x-tandem-delay-ms"
 """Among the properties to modify: the abandoned message stays away for so long, and then is in its
@@ -49,7 +49,7 @@ def take_delay(properties: MutableMapping[Any, Any]) -> int:
     return int(value)
 
 
-async def _browse(call: Call) -> bytes:
+async def _browse(call: Call) -> bytes | Stream:
     said = call.arguments
     number = max(0, said.integer("from-sequence-number", 0))
     count = min(said.integer("message-count", 1), limits.MAX_BROWSE)
@@ -71,11 +71,12 @@ async def _browse(call: Call) -> bytes:
             return call.ok({"messages": found})
         for delivery in handful:
             looked_at += 1
-            message = _chosen(call, delivery, chosen)
+            message = _chosen(call, delivery, chosen, is_whole=not is_short)
             if message is not None:
-                message = without_body(message) if is_short else message
                 room -= len(message)
                 if len(found) >= count or (room < 0 and found):
+                    if isinstance(message, Stream):
+                        message.close()
                     return _page(call, found, delivery.sequence_number)
                 found.append({"message": message})
             number = delivery.sequence_number + 1
@@ -83,7 +84,7 @@ async def _browse(call: Call) -> bytes:
     return _page(call, found, number)
 
 
-def _page(call: Call, found: list[dict[str, object]], number: int) -> bytes:
+def _page(call: Call, found: list[dict[str, object]], number: int) -> bytes | Stream:
     """`next-sequence-number` is where to go on; without it, that was all."""
     return call.ok({"messages": found, "next-sequence-number": Long(number)})
 
@@ -99,14 +100,17 @@ def _states(call: Call) -> tuple[State, ...]:
     return tuple(wanted)
 
 
-def _chosen(call: Call, delivery: Delivery, chosen: Filter | None) -> bytes | None:
+def _chosen(
+    call: Call, delivery: Delivery, chosen: Filter | None, *, is_whole: bool
+) -> bytes | Stream | None:
     """The message as a peek shows it; None if it has gone since, or is not selected."""
     try:
-        message = call.broker.render(call.path, delivery, shows_state=True)
+        message = call.broker.render(call.path, delivery, is_whole=is_whole)
     except KeyError:
         return None
     if chosen is None:
         return message
+    head = message.head if isinstance(message, Stream) else message
     facts = {
         "SequenceNumber": delivery.sequence_number,
         "EnqueuedTimeUtc": Timestamp(delivery.enqueued_ms),
@@ -114,30 +118,34 @@ def _chosen(call: Call, delivery: Delivery, chosen: Filter | None) -> bytes | No
         "Size": len(message),
     }
     try:
-        context = Context(AmqpMessage(message), facts, NO_EDITS, lambda: UUID(int=0))
-        return message if chosen.matches(context) else None
+        context = Context(AmqpMessage(head), facts, NO_EDITS, lambda: UUID(int=0))
+        if chosen.matches(context):
+            return message
     except FilterError:
-        return None  # as for a subscription: what cannot be judged is not selected
+        pass  # as for a subscription: what cannot be judged is not selected
+    if isinstance(message, Stream):
+        message.close()
+    return None
 
 
-async def _discard(call: Call) -> bytes:
+async def _discard(call: Call) -> bytes | Stream:
     await call.execute(c.Discard(call.path, call.numbers()))
     return call.ok({})
 
 
-async def _reactivate(call: Call) -> bytes:
+async def _reactivate(call: Call) -> bytes | Stream:
     await call.execute(c.Reactivate(call.path, call.numbers()))
     return call.ok()
 
 
-async def _change_priority(call: Call) -> bytes:
+async def _change_priority(call: Call) -> bytes | Stream:
     said = call.arguments
     number, level = said.count("sequence-number"), said.integer("level")
     await call.execute(c.ChangePriority(call.path, number, level))
     return call.ok()
 
 
-async def _dead_letter_session(call: Call) -> bytes:
+async def _dead_letter_session(call: Call) -> bytes | Stream:
     said = call.arguments
     moved = await call.execute(
         c.DeadLetterSession(
@@ -152,7 +160,7 @@ async def _dead_letter_session(call: Call) -> bytes:
     return call.ok({"message-count": Int(moved)})
 
 
-async def _count_sessions(call: Call) -> bytes:
+async def _count_sessions(call: Call) -> bytes | Stream:
     counts: SessionCounts = await call.execute(c.CountSessions(call.path))
     return call.ok(
         {

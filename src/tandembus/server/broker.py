@@ -81,6 +81,8 @@ class Broker:
         self._is_answering = False
         self._owners: dict[int, LinkOwner] = {}
         self._next_link = 1
+        self.unproven_transactions = 0
+        """Those that are open, and were declared by connections that had shown no token."""
         self.refusals: Counter[str] = Counter()
         """What peers were refused, by AMQP condition."""
         self.engine: AsyncEngine

@@ -11,14 +11,16 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
 from tandembus import limits
+from tandembus.amqp.performatives import DeliveryState
 from tandembus.core.access import Claims
 from tandembus.core.commands import Command
 from tandembus.core.effects import Delivery
 from tandembus.core.namespace import Namespace
 from tandembus.core.queue import Queue
 from tandembus.errors import MessageNotFoundError
-from tandembus.model import NEVER, Message, Millis
+from tandembus.model import NEVER, LargePayload, Message, Millis, Payload
 from tandembus.server.requests import Arguments, Request, reply
+from tandembus.server.stored import Stream
 
 _NO_LINK: Final = 0
 """Links are numbered from 1: this one holds no session."""
@@ -36,14 +38,18 @@ class Broker(Protocol):
         """The command's answer, once it is durable; Refused if it, or the claims, are wrong."""
         ...
 
-    def render(self, path: str, delivery: Delivery, *, shows_state: bool) -> bytes:
-        """The delivery as an encoded message; locked or not is said by the delivery itself
-        (`token`). KeyError if its body is gone."""
+    def render(self, path: str, delivery: Delivery, *, is_whole: bool = True) -> bytes | Stream:
+        """The delivery as an encoded message, with its state; locked or not is said by the delivery
+        itself (`token`). A large one is read when it is sent. KeyError if its body is gone."""
         ...
 
-    def stored(self, numbers: Sequence[int]) -> dict[int, bytes]:
+    def stored(self, numbers: Sequence[int]) -> dict[int, Payload]:
         """Messages as they are stored, by the numbers of their bodies; without those that are
         gone."""
+        ...
+
+    def stream_of(self, body: int, payload: LargePayload, head: Sequence[bytes]) -> Stream:
+        """A stored large message, with another head."""
         ...
 
     def incoming(self, payload: bytes, message_format: int) -> list[Message]:
@@ -52,6 +58,10 @@ class Broker(Protocol):
 
     def link_named(self, name: str) -> int | None:
         """The receiving link of that name of the connection that asks."""
+        ...
+
+    def transaction_of(self, state: DeliveryState | None) -> int | None:
+        """The open transaction that the state of a transfer names. Refused if there is none."""
         ...
 
     def sender_of(self, path: str, claims: Claims) -> str:
@@ -82,10 +92,10 @@ class Call:
     async def execute(self, command: Command) -> Any:
         return await self.broker.execute(command, self.claims)
 
-    def ok(self, body: Mapping[str, object] | None = None) -> bytes:
+    def ok(self, body: Mapping[str, object] | None = None) -> bytes | Stream:
         return reply(self.request, 200, "OK", body or {})
 
-    def nothing(self, condition: str | None = None) -> bytes:
+    def nothing(self, condition: str | None = None) -> bytes | Stream:
         """An empty result is a success without a body."""
         return reply(self.request, 204, "NoContent", condition=condition)
 
@@ -102,14 +112,14 @@ class Call:
         return [uuid.bytes_le for uuid in uuids]
 
     def numbers(self) -> list[int]:
-        numbers = self.arguments.integers("sequence-numbers", limits.MAX_BATCH_MESSAGES)
+        numbers = self.arguments.integers("sequence-numbers", limits.MAX_REQUEST_MESSAGES)
         for number in numbers:
             if number < 0:
                 raise MessageNotFoundError(number)
         return numbers
 
 
-Operation: TypeAlias = Callable[[Call], Awaitable[bytes]]
+Operation: TypeAlias = Callable[[Call], Awaitable[bytes | Stream]]
 
 
 # --- pages ----------------------------------------------------------------------------------------

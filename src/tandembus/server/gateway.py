@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from time import perf_counter
 from typing import Any, Final
 
@@ -26,29 +25,25 @@ from tandembus.amqp.events import (
     LinkAttached,
     LinkDetached,
     LinkFlow,
+    MessageAborted,
+    MessageCut,
+    MessagePart,
     MessageReceived,
     Opened,
     SessionBegun,
     SessionEnded,
     WindowOpened,
 )
-from tandembus.amqp.events import (
-    Delivery as Delivered,
-)
 from tandembus.amqp.link import Link
 from tandembus.amqp.session import Session
-from tandembus.amqp.types import UInt
 from tandembus.changes import EntityKind
 from tandembus.core.access import Claims, Right, path_of, require_right
-from tandembus.core.commands import Command
-from tandembus.core.effects import Delivery
 from tandembus.core.namespace import Namespace
 from tandembus.errors import (
     EntityNotFoundError,
+    MessageSizeExceededError,
     NotAllowedError,
-    ProtocolError,
     Refused,
-    ServerBusyError,
     TandemError,
     UnauthorizedError,
 )
@@ -57,23 +52,27 @@ from tandembus.limits import (
     CHURN_PER_S,
     KIB,
     MAX_BATCH_BYTES,
-    MAX_CHURN,
-    SECOND_MS,
+    MAX_MANAGEMENT_REQUEST,
+    MAX_UNSTORED_BYTES,
+    PIECE_BYTES,
     TOKEN_TIMEOUT_MS,
 )
-from tandembus.model import NEVER, Message, Millis, Symbol
+from tandembus.model import NEVER, Millis, Symbol
 from tandembus.names import split
-from tandembus.server import cbs, management
+from tandembus.server import cbs, management, requests
+from tandembus.server.arrival import Unfinished
+from tandembus.server.asking import Asking
 from tandembus.server.broker import Broker
 from tandembus.server.cbs import TokenGate, audience_of
-from tandembus.server.incoming import messages_of
-from tandembus.server.links import BATCH_SIZE, Handler, Inlet, Outlet, Transactor
-from tandembus.server.logs import about
+from tandembus.server.links import BATCH_SIZE, DESTINATION, Inlet, Outlet
 from tandembus.server.namespaces import Choice, Hosted
-from tandembus.server.nodes import CBS, Node, NodePair
-from tandembus.server.outgoing import encoded
-from tandembus.server.requests import Request, parse_request, token_reply
-from tandembus.server.turns import Share
+from tandembus.server.nodes import CBS, Node, NodeEnd, NodePair
+from tandembus.server.refusals import told, tracked
+from tandembus.server.requests import Request, parse_head, parse_request, token_reply
+from tandembus.server.rows import Rows, decide
+from tandembus.server.stored import Stream
+from tandembus.server.transactions import Declared, Transactor, group_of
+from tandembus.server.turns import Churn, Share
 from tandembus.store.api import Buffer
 
 log = logging.getLogger("tandembus.server")
@@ -102,20 +101,20 @@ class Gateway:
         self.claims = broker.new_claims()
         self.peer = peer
         self.reads_all_types = False
-        """Whether the peer reads every AMQP type; Microsoft's own codecs do not (WIRE.md §1.6)."""
+        """Whether the peer reads every AMQP type; azure-servicebus for Python does not."""
         self._write = write
         self._hang_up = hang_up
         self._on_open = on_open
-        self.is_clogged = False
+        self.is_stalled = False
         """Whether the peer does not take what is sent."""
+        self.unfinished = Unfinished(self)
         self.is_draining = False
         """Whether nothing more is handed out, because the broker will stop."""
-        self._churn = 0.0
-        self._churn_ms = 0
+        self._churn = Churn()
         self._token_due_ms: int | None = None
         """By when the peer must have brought a token."""
         self._loop = asyncio.get_running_loop()
-        self._will_write = False
+        self._will_write = self._will_stream = False
         self._has_complained = False
         self._timer: asyncio.TimerHandle | None = None
         self._nodes: dict[tuple[int, str], NodePair] = {}
@@ -129,7 +128,11 @@ class Gateway:
         )
         self.connection.tracked = self._tracked
         self._gate = self._gate_of(broker)
-        self.transactions: set[int] = set()
+        self._left: list[Event] = []
+        """What came behind a request that has to begin first."""
+        self._has_asked = False
+        """Whether the last event was such a request."""
+        self.transactions = Declared()
         """Those that this peer has declared, and not discharged."""
         broker.holders.add(self)
         self._set_timer()
@@ -158,7 +161,7 @@ class Gateway:
 
     def drain(self) -> None:
         """The broker will stop: nothing more is handed out, and what was can be settled."""
-        self.is_clogged = self.is_draining = True
+        self.is_draining = True
         for session in self.connection.sessions:
             for link in session.links.values():
                 if isinstance(link.context, Outlet):
@@ -188,19 +191,37 @@ class Gateway:
         engine = self.broker.engine
         engine.begin_turn()
         self._will_write = True
+        left, self._left = self._left, []
         try:
-            self._on_events(connection.receive_data(data, most))
-            while connection.has_more and perf_counter() < until:
+            self._on_events(left + connection.receive_data(data, most))
+            while not self._left and connection.has_more and perf_counter() < until:
                 self._on_events(connection.receive_data(b"", most))
         finally:
             engine.end_turn()
             self._write_now()
-        return connection.has_more
+        return bool(self._left) or connection.has_more
+
+    @property
+    def is_clogged(self) -> bool:
+        """Whether nothing more is handed out for now."""
+        return self.is_stalled or self.is_draining
 
     def unclogged(self) -> None:
-        self.is_clogged = self.is_draining
+        self.is_stalled = False
+        self._stream()
         for session in self.connection.sessions:
             self._resume(session)
+
+    def _stream(self) -> None:
+        """Large messages go on: the peer has taken what was written of them."""
+        self._will_stream = False
+        if self.is_stalled or not self.connection.streaming.sessions:
+            return
+        sessions = self.connection.streaming.go_on()
+        self._write_now()
+        for session in sessions:
+            if not session.is_blocked:
+                self._resume(session)
 
     def _resume(self, session: Session) -> None:
         for link in session.links.values():
@@ -209,7 +230,11 @@ class Gateway:
 
     @property
     def can_read(self) -> bool:
-        return self.connection.can_read and not self.broker.engine.is_congested
+        return (
+            self.connection.can_read
+            and self.unfinished.unstored_bytes < MAX_UNSTORED_BYTES
+            and not self.broker.engine.is_congested
+        )
 
     def write_soon(self) -> None:
         if not self._will_write:
@@ -223,6 +248,9 @@ class Gateway:
             self._write(data)
         if self.connection.is_finished:
             self._hang_up()
+        elif self.connection.streaming.sessions and not (self.is_stalled or self._will_stream):
+            self._will_stream = True
+            self._loop.call_soon(self._stream)
 
     def lost(self) -> None:
         """The transport is gone. Locks stay until they run out; sessions are released."""
@@ -270,8 +298,11 @@ class Gateway:
             for link in list(session.links.values()):
                 handler = link.context
                 if isinstance(handler, Inlet | Outlet):
-                    right = Right.SEND if isinstance(handler, Inlet) else Right.LISTEN
-                    if not self.claims.allows(path_of(handler.path), right, now):
+                    right, paths = Right.LISTEN, [handler.path]
+                    if isinstance(handler, Inlet):
+                        right = Right.SEND
+                        paths += [] if handler.via is None else [handler.via]
+                    if not all(self.claims.allows(path_of(path), right, now) for path in paths):
                         link.detach(self.error_of(UnauthorizedError(why)))
                         self._forget(link)
                         self.write_soon()
@@ -279,36 +310,38 @@ class Gateway:
     # --- events -----------------------------------------------------------------------------------
 
     def _on_events(self, events: list[Event]) -> None:
-        """What came together is one row for each link: one command, one commit and one answer serve
-        many messages."""
-        arrived: dict[Link, list[MessageReceived]] = {}
-        decided: list[Dispositions] = []
-        for event in events:
-            if type(event) is MessageReceived:
-                row = arrived.get(event.link)
-                if row is None:
-                    arrived[event.link] = [event]
-                else:
-                    row.append(event)
-            elif type(event) is Dispositions:
-                decided.append(event)
-            else:  # what changes a link comes after what came on it
-                self._on_rows(arrived, decided)
-                arrived, decided = {}, []
-                self._on_event(event)
-        self._on_rows(arrived, decided)
-
-    def _on_rows(
-        self, arrived: dict[Link, list[MessageReceived]], decided: list[Dispositions]
-    ) -> None:
-        for link, row in arrived.items():
-            if link.context is not None:  # else the link was ended while this was on its way
-                link.context.on_messages(row)
-        if decided:
-            self._on_dispositions(decided)
+        """Frames act in their order. One command, one commit and one answer serve many messages,
+        where that makes no difference: `Rows` knows where."""
+        rows = Rows(self.broker.namespace)
+        for place, event in enumerate(events):
+            if rows.take(event):
+                continue
+            rows.run()
+            self._on_event(event)
+            if self._has_asked and place + 1 < len(events):
+                self._left = events[place + 1 :]
+                break
+        self._has_asked = False
+        rows.run()
 
     def _on_event(self, event: Event) -> None:
         match event:
+            case MessageReceived(link):
+                handler = link.context
+                if handler is not None:  # else the link was ended while this was on its way
+                    handler.on_messages([event])
+                    self._has_asked = isinstance(handler, NodeEnd)
+            case MessagePart(link):
+                if isinstance(link.context, Inlet):
+                    link.context.on_part(event)
+            case MessageAborted(link):
+                if isinstance(link.context, Inlet):
+                    link.context.on_aborted()
+            case MessageCut(link):
+                if isinstance(link.context, NodeEnd):
+                    link.context.on_cut(event)
+            case Dispositions():
+                decide(event)
             case LinkFlow():
                 if event.link.context is not None:
                     event.link.context.on_flow(event)
@@ -329,7 +362,7 @@ class Gateway:
                     log.info("%s: connection closed: %s", self.peer, error)
             case Opened(opened):
                 agent = str((opened.properties or {}).get(USER_AGENT, ""))
-                self.reads_all_types = not agent.startswith(("azsdk-python", "azsdk-net"))
+                self.reads_all_types = not agent.startswith("azsdk-python")
                 if self._choice is not None and not self._may_stay(opened.hostname):
                     return
                 if not self.claims.grants:
@@ -343,37 +376,8 @@ class Gateway:
             case Authenticated() | Heartbeat():
                 pass
 
-    def _on_dispositions(self, events: list[Dispositions]) -> None:
-        """Deliveries of one link that were decided alike are one row."""
-        rows: dict[tuple[int, int, bool], tuple[Handler, Dispositions, list[Delivered]]] = {}
-        for event in events:
-            _, deliveries, state, is_settled, as_receiver, first, last = event
-            if not as_receiver:
-                continue  # the peer settles what it sent: nothing to do
-            if not deliveries and not is_settled:
-                # Settled before, or never ours: say so, or the peer waits a minute (WIRE.md §0).
-                text = "The delivery is not unsettled any more."
-                error = p.Error("com.microsoft:message-lock-lost", text)
-                event.session.answer(first, last, p.Rejected(error), as_receiver=False)
-            for delivery in deliveries:
-                handler = delivery.link.context
-                if handler is None:
-                    continue
-                key = (id(handler), id(state), is_settled)
-                row = rows.get(key)
-                if row is None:
-                    rows[key] = handler, event, [delivery]
-                else:
-                    row[2].append(delivery)
-        for handler, event, deliveries in rows.values():
-            handler.on_dispositions(deliveries, event.state, event.settled)
-
     def _count_churn(self) -> None:
-        """Sessions and links that a peer begins without end, and faster than any honest one."""
-        now = self.broker.steady_ms()
-        self._churn = max(0.0, self._churn - (now - self._churn_ms) * CHURN_PER_S / SECOND_MS) + 1
-        self._churn_ms = now
-        if self._churn > MAX_CHURN and not self.connection.is_over:
+        if self._churn.is_too_much(self.broker.steady_ms()) and not self.connection.is_over:
             text = f"More than {CHURN_PER_S} sessions and links were begun each second."
             log.warning("%s: connection closed: %s", self.peer, text)
             self._end("amqp:resource-limit-exceeded", text)
@@ -440,9 +444,10 @@ class Gateway:
     def _decide(self, link: Link) -> None:
         attach = link.remote
         assert attach is not None
+        group = group_of(link)
         if isinstance(attach.target, p.Coordinator):
-            if not self.claims.is_anybody(self.now_ms()):
-                raise UnauthorizedError("A token is required to declare transactions.")
+            if self._choice is not None:
+                raise NotAllowedError(self._choice.why_not)
             link.context = Transactor(self, link)
             link.accept()
             link.grant(100)
@@ -466,10 +471,14 @@ class Gateway:
             self._check_exists(where.path, address)
             self._attach_node(link, Node(MANAGEMENT, where.path))
         elif link.is_sender:
+            if group is not None and where.path in self.broker.namespace:
+                group.admit(where, is_receiver=True)
             outlet = link.context = Outlet(self, link, where.path)
             outlet.open()
         else:
             self._attach_inlet(link, where.path)
+            if group is not None:
+                group.admit(where, is_receiver=False)
 
     def _attach_node(self, link: Link, node: Node) -> None:
         key = (id(link.session), f"{node.name}:{node.path}")
@@ -479,27 +488,45 @@ class Gateway:
         pair.add(link)
 
     def _attach_inlet(self, link: Link, path: str) -> None:
+        queue, via = self._sendable(path), None
+        assert link.remote is not None
+        destination = (link.remote.properties or {}).get(DESTINATION)
+        if destination is not None:
+            # Send-via: what is sent goes to another entity, by way of this one.
+            if not isinstance(destination, str):
+                raise NotAllowedError(f"'{DESTINATION}' must be a text.")
+            via, path = path, split(destination).path
+            queue = self._sendable(path)
+        inlet = link.context = Inlet(self, link, path, via)
+        size = max(queue.max_message_bytes, 256 * KIB)
+        batch = min(size, MAX_BATCH_BYTES)
+        if link.accept(max_message_size=size, properties={BATCH_SIZE: batch}):
+            # The SDK for Python fills its batches by a count that leaves the envelope out. Each
+            # message is held against the limit again, by core.
+            link.max_message_size = size + BATCH_ENVELOPE
+            link.part_bytes = PIECE_BYTES
+            inlet.grant()
+
+    def _sendable(self, path: str) -> Any:
+        """The queue or topic at a path, if the peer may send to it."""
         require_right(self.claims, path, Right.SEND, self.broker.now_ms())
         queue = self._check_exists(path, path)
         if queue.kind not in (EntityKind.QUEUE, EntityKind.TOPIC):
             raise NotAllowedError(f"Nothing can be sent to '{queue.path}'.")
-        inlet = link.context = Inlet(self, link, path)
-        size = max(queue.max_message_bytes, 256 * KIB)
-        if link.accept(max_message_size=size, properties={BATCH_SIZE: size}):
-            # The SDK for Python fills its batches by a count that leaves the envelope out. Each
-            # message is held against the limit again, by core.
-            link.max_message_size = size + BATCH_ENVELOPE
-            inlet.grant()
+        return queue
 
     def _check_exists(self, path: str, shown: str) -> Any:
         if path not in self.broker.namespace:
             raise EntityNotFoundError(shown)
         return self.broker.namespace.find(path)
 
-    # --- requests: what `management` needs of the connection that asks ----------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
-    async def answer(self, node: Node, payload: bytes) -> tuple[bytes | None, str | None]:
-        """The reply to a request, and where it goes. None: it cannot even be answered."""
+    async def answer(
+        self, node: Node, payload: bytes, state: p.DeliveryState | None
+    ) -> tuple[bytes | Stream | None, str | None]:
+        """The reply to a request, and where it goes. None: it cannot even be answered. `state` is
+        that of its transfer: a transaction, if the request belongs to one."""
         try:
             request = parse_request(payload)
         except TandemError as error:
@@ -509,44 +536,42 @@ class Gateway:
             if self._choice is not None and (unclear := self._choose_by(request)):
                 return unclear, request.reply_to
             put = cbs.answer(request, self._gate, self.claims, self.now_ms())
-            reply = put.reply
+            reply: bytes | Stream = put.reply
             if put.refusal is not None:
                 self.refused(put.refusal)
             self._end_links("InvalidToken: The token was replaced by one that allows less.")
             self._set_timer()
         else:
-            reply = await management.answer(request, node.path, self.claims, self)
+            reply = await management.answer(
+                request, node.path, self.claims, Asking(self), state=state
+            )
         return reply, request.reply_to
+
+    def answer_cut(self, node: Node, head: bytes) -> tuple[bytes | Stream | None, str | None]:
+        """The reply to a request of which only the beginning was kept, because it is too large."""
+        error = MessageSizeExceededError(
+            f"A request has at most {MAX_MANAGEMENT_REQUEST} bytes; this one has more."
+        )
+        try:
+            request = parse_head(head)
+        except TandemError:
+            self.error_of(error)
+            return None, None
+        text = self.error_of(error).description or ""
+        if node.path is None:
+            return token_reply(request, error.status, text), request.reply_to
+        return requests.reply(
+            request, error.status, text, condition=error.condition
+        ), request.reply_to
 
     @property
     def namespace(self) -> Namespace:
         return self.broker.namespace
 
-    async def execute(self, command: Command, claims: Claims) -> Any:
-        return await self.broker.execute(command, claims)
-
-    def render(self, path: str, delivery: Delivery, *, shows_state: bool) -> bytes:
-        queue = self.namespace.find(path)
-        return encoded(
-            self.broker.engine.body(delivery.body),
-            delivery,
-            shows_state=shows_state,
-            entity_ttl_ms=queue.ttl_ms,
-            partition_id=delivery.sequence_number >> 48 if len(queue.parts) > 1 else None,
-            reads_all_types=self.reads_all_types,
-        )
-
-    def stored(self, numbers: Sequence[int]) -> dict[int, bytes]:
-        return self.broker.engine.engine.stored(numbers)
-
-    def incoming(self, payload: bytes, message_format: int) -> list[Message]:
-        return [*messages_of(payload, message_format, self.random_bits)]
-
-    def link_named(self, name: str) -> int | None:
-        for session in self.connection.sessions:
-            for link in session.links.values():
-                if link.name == name and isinstance(link.context, Outlet):
-                    return link.context.number
+    def transaction_of(self, state: p.DeliveryState | None) -> int | None:
+        """The transaction that the state of a transfer or a disposition names."""
+        if isinstance(state, p.TransactionalState):
+            return self.transactions.number_of(state.txn_id)
         return None
 
     def sender_of(self, path: str, claims: Claims) -> str:
@@ -568,31 +593,8 @@ class Gateway:
     # --- errors -----------------------------------------------------------------------------------
 
     def error_of(self, error: TandemError, trace: str | None = None) -> p.Error:
-        """An error for the wire, with a tracking id that the log has beside the reason (T1), and
-        the trace context of what was refused, if it had one."""
-        tracking = self.broker.new_tracking_id()
-        self.refused(error.condition)
-        level = logging.WARNING if isinstance(error, ProtocolError) else logging.INFO
-        log.log(
-            level,
-            "%s: refused: %s (%s) TrackingId:%s",
-            self.peer,
-            error,
-            error.condition,
-            tracking,
-            extra=about(peer=self.peer, tracking_id=tracking, trace=trace),
-        )
-        info = None
-        if isinstance(error, ServerBusyError):
-            info = {p.RETRY_AFTER: UInt(error.retry_after_ms)}
-        return p.Error(error.condition, f"{error} TrackingId:{tracking}", info)
+        return told(self.broker, self.peer, error, trace)
 
     def _tracked(self, error: p.Error) -> p.Error:
         """The same for what the protocol itself refuses: a message too large, a broken frame."""
-        tracking = self.broker.new_tracking_id()
-        condition = error.condition
-        said = error.description or condition
-        self.refused(condition)
-        facts = about(peer=self.peer, tracking_id=tracking)
-        log.info("%s: %s (%s) TrackingId:%s", self.peer, said, condition, tracking, extra=facts)
-        return replace(error, description=f"{said} TrackingId:{tracking}")
+        return tracked(self.broker, self.peer, error)

@@ -1,14 +1,15 @@
-"""The links of a connection to entities: messages in, messages out, transactions.
+"""The links of a connection to entities: messages in, messages out.
 
 Each kind of link is a small class that turns events of the protocol into commands, and effects and
-answers of the broker into frames. Requests and answers of `$cbs` and `$management` are `nodes`. No
-link waits: an answer comes back by a call, and the gateway writes what has piled up once a turn.
+answers of the broker into frames. Requests and answers of `$cbs` and `$management` are `nodes`,
+transactions `transactions`. No link waits: an answer comes back by a call, and the gateway writes
+what has piled up once a turn.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from time import thread_time
@@ -17,25 +18,32 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from tandembus.amqp import performatives as p
 from tandembus.amqp import types
 from tandembus.amqp.events import Delivery as Unsettled
-from tandembus.amqp.events import LinkFlow, MessageReceived
+from tandembus.amqp.events import LinkFlow, MessagePart, MessageReceived
 from tandembus.amqp.link import Link
-from tandembus.amqp.message import VALUE, ParsedMessage, sections
+from tandembus.amqp.message import ParsedMessage
 from tandembus.changes import Mode
 from tandembus.core import commands as c
 from tandembus.core.effects import Attached, Deliver, Effect, LinkClosed, SessionGranted
-from tandembus.errors import ArgumentError, NotAllowedError, ProtocolError, TandemError
+from tandembus.core.lifecycle import is_locked
+from tandembus.errors import EntityNotFoundError, NotAllowedError, TandemError
 from tandembus.limits import (
     DEFAULT_MESSAGE_KB,
     KIB,
+    LOCK_RECHECK_MS,
     MAX_HANDED_OUT,
     MAX_HANDED_OUT_BYTES,
-    MAX_UNSETTLED,
+    MAX_UNSETTLED_OUT,
 )
-from tandembus.model import NEVER, NO_EDITS, Edits, Symbol, Value
+from tandembus.model import NEVER, NO_EDITS, Edits, Message, Symbol
+from tandembus.names import split
+from tandembus.server.arrival import Arrival
 from tandembus.server.beyond import take_delay
 from tandembus.server.incoming import SINGLE, Intake, messages_of
 from tandembus.server.logs import trace_of
 from tandembus.server.outgoing import delivery_tag, render
+from tandembus.server.requests import Arguments
+from tandembus.server.stored import PieceReader, Stream
+from tandembus.server.transactions import Joined
 
 if TYPE_CHECKING:
     from tandembus.server.gateway import Gateway
@@ -44,6 +52,7 @@ SESSION_FILTER: Final = Symbol("com.microsoft:session-filter")
 LOCKED_UNTIL: Final = Symbol("com.microsoft:locked-until-utc")
 TIMEOUT: Final = Symbol("com.microsoft:timeout")
 BATCH_SIZE: Final = Symbol("com.microsoft:max-message-batch-size")
+DESTINATION: Final = Symbol("com.microsoft:transfer-destination-address")
 UNCOUNTED: Final = "x-tandem-uncounted"
 """Among the properties to modify: an abandoned message goes back with the others, and this delivery
 does not count. What delivery-failed says is no use for it: clients say anything (WIRE.md §0)."""
@@ -70,22 +79,73 @@ class Handler(Protocol):
 class Inlet:
     """The peer sends to a queue or a topic."""
 
-    def __init__(self, gateway: Gateway, link: Link, path: str) -> None:
+    def __init__(self, gateway: Gateway, link: Link, path: str, via: str | None = None) -> None:
         self.gateway = gateway
         self.link = link
         self.path = path
+        self.via = via
+        """The entity by way of which the messages are sent, if it is another one."""
+        self.entity = split(path).entity
+        """The queue or topic that all of it happens in."""
         self.number = gateway.broker.register(self)
         self.sender = gateway.sender_of(path, gateway.claims)
         self._intake = Intake(gateway.broker.clock.random_bits)
+        self._arrival: Arrival | None = None
+        """The large message whose last part has not come."""
 
     def grant(self) -> None:
         """Let the peer send more, unless the disk cannot keep up."""
         if self.link.credit < _SEND_CREDIT // 2 and not self.gateway.broker.engine.is_congested:
             self.link.grant(_SEND_CREDIT)
 
+    def on_part(self, event: MessagePart) -> None:
+        """A message that is not whole goes to disk as it comes."""
+        if self._arrival is None:
+            self._arrival = Arrival(self.gateway.unfinished)
+        self._arrival.take(event.payload)
+
+    def on_aborted(self) -> None:
+        """It does not become whole."""
+        if self._arrival is not None:
+            self._arrival.drop()
+            self._arrival = None
+
+    def _on_last_part(self, arrival: Arrival, event: MessageReceived) -> None:
+        self._arrival = None
+        _, delivery_id, _, payload, _, is_settled, state = event
+        try:
+            message = arrival.whole(payload)
+            transaction = self.gateway.transaction_of(state)
+        except TandemError as error:
+            arrival.drop()
+            self._done(delivery_id, is_settled, state, error)
+            return
+        command = c.Send(
+            self.path, [message], self.number, transaction, sender=self.sender, via=self.via
+        )
+        done = partial(self._arrived, message, arrival, event)
+        self.gateway.broker.submit(command, self.gateway.claims, done)
+
+    def _arrived(
+        self, message: Message, arrival: Arrival, event: MessageReceived, reply: Any
+    ) -> None:
+        if isinstance(event.state, p.TransactionalState):
+            if isinstance(reply, TandemError):
+                arrival.drop()
+            else:
+                self.gateway.transactions.keep(event.state.txn_id, arrival)
+            self._done(event.delivery_id, event.settled, event.state, reply)
+        else:
+            arrival.release()
+            answer = reply if isinstance(reply, TandemError) else reply[0]
+            self._row_done([message], [None if event.settled else event.delivery_id], [answer])
+
     def on_messages(self, events: list[MessageReceived]) -> None:
         """Messages that came together are one command, each for itself; a batch or a part of a
         transaction is a command of its own."""
+        if self._arrival is not None:
+            self._on_last_part(self._arrival, events[0])
+            events = events[1:]
         take = self._intake.take
         row: list[ParsedMessage] = []
         ids: list[int | None] = []
@@ -106,20 +166,31 @@ class Inlet:
 
     def _send(self, row: list[ParsedMessage], ids: list[int | None]) -> None:
         if row:
-            command = c.Send(self.path, row, self.number, each=True, sender=self.sender)
+            command = c.Send(
+                self.path, row, self.number, each=True, sender=self.sender, via=self.via
+            )
             done = partial(self._row_done, row, ids)
             self.gateway.broker.submit(command, self.gateway.claims, done)
 
     def _send_batch(self, event: MessageReceived, messages: list[ParsedMessage]) -> None:
-        transaction, _ = _transaction(self.gateway, event.state)
+        transaction = self.gateway.transaction_of(event.state)
         done = partial(self._done, event.delivery_id, event.settled, event.state)
-        command = c.Send(self.path, messages, self.number, transaction, sender=self.sender)
+        command = c.Send(
+            self.path,
+            messages,
+            self.number,
+            transaction,
+            sender=self.sender,
+            via=self.via,
+            is_batch=len(messages) > 1,
+        )
         self.gateway.broker.submit(command, self.gateway.claims, done)
 
-    def _row_done(self, row: list[ParsedMessage], ids: list[int | None], reply: Any) -> None:
+    def _row_done(self, row: Sequence[Message], ids: list[int | None], reply: Any) -> None:
         if isinstance(reply, TandemError):
             reply = [reply] * len(ids)
         accepted: list[int] = []
+        is_gone = False
         for message, delivery_id, answer in zip(row, ids, reply, strict=True):
             if delivery_id is None:
                 continue
@@ -128,8 +199,11 @@ class Inlet:
             else:
                 error = self.gateway.error_of(answer, trace_of(message.properties))
                 self.link.settle([delivery_id], p.Rejected(error))
+                is_gone = is_gone or isinstance(answer, EntityNotFoundError)
         if accepted:
             self.link.settle(accepted, p.ACCEPTED)
+        if is_gone:  # after its answer, which is what azure-servicebus shows
+            self.link.detach(self.gateway.error_of(EntityNotFoundError(self.path)))
         self.grant()
         self.gateway.write_soon()
 
@@ -160,6 +234,7 @@ class Inlet:
             self.gateway.write_soon()
 
     def on_gone(self) -> None:
+        self.on_aborted()
         self.gateway.broker.unregister(self.number)
 
 
@@ -171,6 +246,8 @@ class Outlet:
         self.gateway = gateway
         self.link = link
         self.path = path
+        self.entity = split(path).entity
+        """The queue or topic that all of it happens in."""
         is_settled = link.remote.snd_settle_mode == p.SETTLED
         self.mode = Mode.RECEIVE_AND_DELETE if is_settled else Mode.PEEK_LOCK
         self.number = gateway.broker.register(self)
@@ -183,6 +260,9 @@ class Outlet:
         self._is_held = False
         """Whether the peer wants messages, and first has to take or to settle those it has."""
         self._renewal: asyncio.TimerHandle | None = None
+        self._recheck: asyncio.TimerHandle | None = None
+        self._streams: list[Stream] = []
+        """Large messages on their way."""
 
     def open(self) -> None:
         """Ask the broker; the peer gets its answer when the broker has decided."""
@@ -222,8 +302,11 @@ class Outlet:
         if size == NEVER:  # a subscription, a dead-letter queue: what came in is in
             size = DEFAULT_MESSAGE_KB * KIB
         self._at_once = _at_once(size)
-        if self.link.accept(source=source, properties=properties) and session_id is not None:
-            self._keep_session(locked_until_ms)
+        if self.link.accept(source=source, properties=properties):
+            if session_id is not None:
+                self._keep_session(locked_until_ms)
+            if self.link.credit > 0 or self.link.is_draining:
+                self.go_on()  # the credit came before this answer
         self.gateway.write_soon()
 
     def _keep_session(self, locked_until_ms: int) -> None:
@@ -257,9 +340,12 @@ class Outlet:
         """Ask the broker for a handful of what the peer has credit for: no more than it takes, and
         not so many at once that others wait for them (RELIABILITY.md H7)."""
         broker, link = self.gateway.broker, self.link
-        if link.context is not self:
-            return  # it has gone meanwhile
-        credit = min(link.credit, self._at_once, MAX_UNSETTLED - link.unsettled)
+        if link.context is not self or link.local is None:
+            return  # it has gone meanwhile, or is not there yet: `_accept` goes on
+        room = MAX_UNSETTLED_OUT - link.session.connection.unsettled_out
+        if room <= 0 < link.credit:
+            room = self._let_go_of_lost_locks()
+        credit = min(link.credit, self._at_once, room)
         self._is_held = link.credit > 0 and (
             credit <= 0 or self.gateway.is_clogged or link.session.is_blocked
         )
@@ -269,6 +355,22 @@ class Outlet:
         nonce = broker.clock.random_bits(64)
         command = c.Flow(self.number, credit, nonce, link.is_draining, self._received)
         broker.submit(command, self.gateway.claims, partial(self._flowed, link.is_draining))
+
+    def _let_go_of_lost_locks(self) -> int:
+        """The peer has as many as it may: those whose locks are over do not count. How many it may
+        have more; if none, it is looked again in a while."""
+        gateway, session = self.gateway, self.link.session
+        queue, now = gateway.namespace.find(self.path), gateway.now_ms()
+        held = session.unsettled_on(self.link)
+        session.let_go([it.id for it in held if not is_locked(queue, it.tag, now)])
+        room = MAX_UNSETTLED_OUT - session.connection.unsettled_out
+        if room <= 0 and self._recheck is None:
+            self._recheck = gateway.call_later(LOCK_RECHECK_MS, self._look_again)
+        return room
+
+    def _look_again(self) -> None:
+        self._recheck = None
+        self.resume()
 
     def _flowed(self, is_drain: bool, reply: Any) -> None:
         if is_drain:
@@ -305,22 +407,33 @@ class Outlet:
         taken = deliveries[: link.credit]
         began = thread_time()
         bodies = gateway.broker.engine.engine.bodies([delivery.body for delivery in taken])
-        row = [
-            (
-                delivery_tag(delivery),
-                render(
-                    body,
-                    delivery,
-                    is_settled=is_settled,
-                    entity_ttl_ms=queue.ttl_ms,
-                    partition_id=delivery.sequence_number >> 48 if is_partitioned else None,
-                    reads_all_types=gateway.reads_all_types,
-                ),
+        row: list[tuple[bytes, list[bytes]]] = []
+        size = 0
+        for delivery, body in zip(taken, bodies, strict=True):
+            is_large = type(body) is not bytes
+            parts = render(
+                body.head if is_large else body,  # type: ignore[union-attr,arg-type]
+                delivery,
+                is_settled=is_settled,
+                entity_ttl_ms=queue.ttl_ms,
+                partition_id=delivery.sequence_number >> 48 if is_partitioned else None,
+                reads_all_types=gateway.reads_all_types,
             )
-            for delivery, body in zip(taken, bodies, strict=True)
-        ]
-        link.deliver_row(row, settled=is_settled)
-        for delivery in deliveries[len(row) :]:
+            if is_large:
+                link.deliver_row(row, settled=is_settled)
+                row = []
+                reader = PieceReader(gateway.broker.engine.engine, delivery.body, body)  # type: ignore[arg-type]
+                stream = Stream([*parts, reader])
+                self._streams = [it for it in self._streams if it.is_open]
+                self._streams.append(stream)
+                link.deliver_streamed(delivery_tag(delivery), stream, settled=is_settled)
+                size = len(stream)
+            else:
+                row.append((delivery_tag(delivery), parts))
+        if row:
+            link.deliver_row(row, settled=is_settled)
+            size = sum(map(len, row[-1][1]))
+        for delivery in deliveries[len(taken) :]:
             # The peer took its credit back, or went, while this was on its way. Received and
             # deleted means gone (T5); a locked message is there again for others at once.
             if delivery.token is not None:
@@ -328,14 +441,15 @@ class Outlet:
                 gateway.broker.submit(command, gateway.claims, _ignore)
         gateway.share.left -= thread_time() - began
         if self._received >= self._asked_up_to and link.credit > 0:
-            self._at_once = _at_once(sum(map(len, row[-1][1])))
+            self._at_once = _at_once(size)
             gateway.broker.turns.add(self)
 
     def on_dispositions(
         self, deliveries: list[Unsettled], state: p.DeliveryState | None, is_settled: bool
     ) -> None:
+        outcome = state.outcome if isinstance(state, p.TransactionalState) else state
         try:
-            transaction, outcome = _transaction(self.gateway, state)
+            transaction = self.gateway.transaction_of(state)
             command, echo = _settlement(outcome, self.path, [d.tag for d in deliveries])
         except TandemError as error:
             self._settled(deliveries, _REJECTED_DONE, is_settled, error)
@@ -343,13 +457,26 @@ class Outlet:
         command.transaction = transaction
         command.each = transaction is None  # one lost lock does not spoil the others
         command.is_awaited = not is_settled
-        answer: p.DeliveryState = echo
-        if isinstance(state, p.TransactionalState):
-            answer = p.TransactionalState(state.txn_id, echo)
-        done = partial(self._settled, deliveries, answer, is_settled)
+        if isinstance(state, p.TransactionalState) and not is_settled:
+            ids = [delivery.id for delivery in deliveries]
+            joined = Joined(self.link, ids, p.TransactionalState(state.txn_id, echo))
+            self.gateway.transactions.join(joined)
+            done = partial(self._joined, deliveries, joined)
+        else:
+            done = partial(self._settled, deliveries, echo, is_settled)
         self.gateway.broker.submit(command, self.gateway.claims, done)
         if self._is_held:
             self.resume()
+
+    def _joined(self, deliveries: list[Unsettled], joined: Joined, reply: Any) -> None:
+        """Part of a transaction now, and settled only when that is committed: after a rollback the
+        peer can still decide about them."""
+        if reply is not None:
+            joined.ids = []
+            self._settled(deliveries, joined.answer, False, reply)
+            return
+        self.link.settle(joined.ids, joined.answer, settled=False)
+        self.gateway.write_soon()
 
     def _settled(
         self, deliveries: list[Unsettled], answer: p.DeliveryState, is_settled: bool, reply: Any
@@ -368,110 +495,13 @@ class Outlet:
 
     def on_gone(self) -> None:
         broker = self.gateway.broker
-        if self._renewal is not None:
-            self._renewal.cancel()
+        for timer in (self._renewal, self._recheck):
+            if timer is not None:
+                timer.cancel()
+        for stream in self._streams:
+            stream.close()
         broker.submit(c.Detach(self.number), self.gateway.claims, _ignore)
         broker.unregister(self.number)
-
-
-class Transactor:
-    """The peer declares and discharges transactions (AMQP 1.0 §4). What it leaves open is rolled
-    back."""
-
-    def __init__(self, gateway: Gateway, link: Link) -> None:
-        self.gateway = gateway
-        self.link = link
-        self._open: set[int] = set()
-
-    def on_messages(self, events: list[MessageReceived]) -> None:
-        for event in events:
-            self._on_request(event)
-
-    def _on_request(self, event: MessageReceived) -> None:
-        broker = self.gateway.broker
-        try:
-            request = _transaction_request(event.payload)
-        except TandemError as error:
-            self._answer(event.delivery_id, p.Rejected(self.gateway.error_of(error)))
-            return
-        if isinstance(request, p.Declare):
-            done = partial(self._declared, event.delivery_id)
-            broker.submit(c.Declare(), self.gateway.claims, done)
-            return
-        number = transaction_number(request.txn_id)
-        if number not in self._open:
-            unknown = p.Error("amqp:transaction:unknown-id", "There is no such transaction.")
-            self._answer(event.delivery_id, p.Rejected(unknown))
-            return
-        self._open.discard(number)
-        self.gateway.transactions.discard(number)
-        done = partial(self._discharged, event.delivery_id)
-        broker.submit(c.Discharge(number, request.fail), self.gateway.claims, done)
-
-    def _declared(self, delivery_id: int, reply: Any) -> None:
-        if isinstance(reply, TandemError):
-            self._answer(delivery_id, p.Rejected(self.gateway.error_of(reply)))
-            return
-        self._open.add(reply)
-        self.gateway.transactions.add(reply)
-        self._answer(delivery_id, p.Declared(transaction_id(reply)))
-
-    def _discharged(self, delivery_id: int, reply: Any) -> None:
-        if isinstance(reply, TandemError):
-            description = self.gateway.error_of(reply).description
-            error = p.Error("amqp:transaction:rollback", description)
-            self._answer(delivery_id, p.Rejected(error))
-        else:
-            self._answer(delivery_id, p.ACCEPTED)
-
-    def _answer(self, delivery_id: int, outcome: p.Outcome) -> None:
-        self.link.settle([delivery_id], outcome)
-        if self.link.credit < _SEND_CREDIT // 2:
-            self.link.grant(_SEND_CREDIT)
-        self.gateway.write_soon()
-
-    def on_flow(self, event: LinkFlow) -> None: ...
-
-    def on_dispositions(
-        self, deliveries: list[Unsettled], state: p.DeliveryState | None, is_settled: bool
-    ) -> None: ...
-
-    def on_gone(self) -> None:
-        self.gateway.transactions -= self._open
-        for number in self._open:
-            command = c.Discharge(number, fail=True)
-            self.gateway.broker.submit(command, self.gateway.claims, _ignore)
-
-
-def _transaction_request(payload: bytes) -> p.Declare | p.Discharge:
-    """What the body of a message to the coordinator asks (AMQP 1.0 §4.5)."""
-    for code, start, _ in sections(payload):
-        if code == VALUE:
-            request, _ = p.decode_performative(payload, start + SECTION_HEAD)
-            if isinstance(request, p.Declare | p.Discharge):
-                return request
-    raise ProtocolError("The coordinator takes a declare or a discharge.")
-
-
-def transaction_id(number: int) -> bytes:
-    return number.to_bytes(8, "big")
-
-
-def transaction_number(txn_id: bytes) -> int:
-    return int.from_bytes(txn_id, "big")
-
-
-def _transaction(
-    gateway: Gateway, state: p.DeliveryState | None
-) -> tuple[int | None, p.DeliveryState | None]:
-    """The transaction that a state names, and the outcome in it. Only a transaction of the same
-    connection: nobody puts anything into somebody else's."""
-    if isinstance(state, p.TransactionalState):
-        number = transaction_number(state.txn_id)
-        if number not in gateway.transactions:
-            raise ArgumentError("The transaction does not exist, or is over.")
-        return number, state.outcome
-    return None, state
 
 
 def _session_of(source: p.Source | None) -> str | c.NextSession | None:
@@ -534,12 +564,8 @@ def _edits(properties: Mapping[object, object] | None) -> Edits:
     """Properties to modify become application properties (WIRE.md §6.1)."""
     if not properties:
         return NO_EDITS
-    wanted: dict[str, Value] = {}
-    for key, value in properties.items():
-        if not isinstance(value, None | bool | int | float | str | bytes):
-            raise NotAllowedError(f"The property '{key}' has a value that is not simple.")
-        wanted[str(key)] = value
-    return Edits(wanted)
+    named = {str(key): value for key, value in properties.items()}
+    return Edits(Arguments({"properties": named}).simple_values("properties"))
 
 
 def _at_once(size: int) -> int:

@@ -17,14 +17,17 @@ from typing import Final
 from uuid import UUID
 
 from tandembus import limits
+from tandembus.amqp.performatives import DeliveryState
 from tandembus.amqp.types import Int
 from tandembus.changes import Mode, Note
 from tandembus.core import commands as c
 from tandembus.core.access import Claims, Right, everything, require_right
 from tandembus.core.commands import Disposition
 from tandembus.core.effects import Delivery
+from tandembus.core.queue import Queue
 from tandembus.errors import (
     ArgumentError,
+    MessageSizeExceededError,
     OperationTimeoutError,
     ProtocolError,
     Refused,
@@ -46,6 +49,7 @@ from tandembus.server.requests import (
     tracking_id_of,
 )
 from tandembus.server.rule_maps import described_rule, rule_of
+from tandembus.server.stored import Stream
 
 log = logging.getLogger("tandembus.server")
 
@@ -61,9 +65,9 @@ async def answer(
     claims: Claims,
     broker: Broker,
     *,
-    transaction: int | None = None,
+    state: DeliveryState | None = None,
     tracker: str = "tandem",
-) -> bytes:
+) -> bytes | Stream:
     """The encoded reply to a request to the `$management` node of the entity at `path`."""
     operation = OPERATIONS.get(request.operation)
     status, condition, retry_after_ms = 501, "amqp:not-implemented", None
@@ -71,6 +75,7 @@ async def answer(
     if operation is not None:
         try:
             allowed = node_claims(claims, broker.now_ms())
+            transaction = broker.transaction_of(state)
             call = Call(request, path, allowed, broker, transaction, request.arguments)
             async with asyncio.timeout(request.timeout_ms / 1000):
                 return await operation(call)
@@ -99,7 +104,7 @@ async def answer(
 # --- messages -------------------------------------------------------------------------------------
 
 
-async def _peek(call: Call) -> bytes:
+async def _peek(call: Call) -> bytes | Stream:
     said = call.arguments
     wanted = c.Browse(
         call.path,
@@ -113,25 +118,29 @@ async def _peek(call: Call) -> bytes:
     messages: list[dict[str, object]] = []
     for delivery in deliveries:
         try:
-            message = call.broker.render(call.path, delivery, shows_state=True)
+            message = call.broker.render(call.path, delivery, is_whole=not is_short)
         except KeyError:
             continue  # consumed since, and its body forgotten: it is not there any more
-        message = positions.without_body(message) if is_short else message
         room -= len(message)
         if room < 0 and messages:
+            if isinstance(message, Stream):
+                message.close()
             break
         messages.append({"message": message})
     return call.ok({"messages": messages}) if messages else call.nothing(_MESSAGE_NOT_FOUND)
 
 
-async def _receive_by_number(call: Call) -> bytes:
+async def _receive_by_number(call: Call) -> bytes | Stream:
     mode = call.arguments.integer("receiver-settle-mode", 1)
     if mode not in (0, 1):
         raise ArgumentError("'receiver-settle-mode' is neither 0 nor 1.")
+    numbers = call.numbers()
+    require_right(call.claims, call.path, Right.LISTEN, call.broker.now_ms())
+    _check_size(call.broker.namespace.find(call.path), numbers)
     deliveries = await call.execute(
         c.ReceiveDeferred(
             call.path,
-            call.numbers(),
+            numbers,
             call.broker.random_bits(64),
             Mode.PEEK_LOCK if mode == 1 else Mode.RECEIVE_AND_DELETE,
             call.arguments.optional_text("session-id"),
@@ -141,30 +150,44 @@ async def _receive_by_number(call: Call) -> bytes:
     return call.ok({"messages": [_received(call, delivery) for delivery in deliveries]})
 
 
+def _check_size(queue: Queue, numbers: Sequence[int]) -> None:
+    """Nothing is locked that could not be sent."""
+    found = (queue.find(number) for number in numbers)
+    size = sum(it.chunk.sizes[it.row] for it in found if it is not None)
+    if size > limits.MAX_REPLY_BYTES:
+        raise MessageSizeExceededError(
+            f"These messages have {size} bytes together; at most {limits.MAX_REPLY_BYTES} can be "
+            "received at once. Ask for fewer."
+        )
+
+
 def _received(call: Call, delivery: Delivery) -> dict[str, object]:
-    message = call.broker.render(call.path, delivery, shows_state=True)
+    message = call.broker.render(call.path, delivery)
     if delivery.token is None:
         return {"message": message}
     return {"message": message, "lock-token": UUID(bytes_le=delivery.token)}
 
 
-async def _schedule(call: Call) -> bytes:
+async def _schedule(call: Call) -> bytes | Stream:
     messages: list[Message] = []
-    for item in call.arguments.items("messages", limits.MAX_BATCH_MESSAGES):
+    for item in call.arguments.items("messages", limits.MAX_REQUEST_MESSAGES):
         payload = Arguments.of(item, "An element of 'messages'").binary("message")
         messages += call.broker.incoming(payload, 0)
     sender = call.broker.sender_of(call.path, call.claims)
-    command = c.Send(call.path, messages, transaction=call.transaction, sender=sender)
+    is_numbered = call.transaction is not None
+    command = c.Send(
+        call.path, messages, transaction=call.transaction, sender=sender, is_numbered=is_numbered
+    )
     numbers = await call.execute(command)
     return call.ok({"sequence-numbers": longs(numbers)})
 
 
-async def _cancel(call: Call) -> bytes:
-    await call.execute(c.CancelScheduled(call.path, call.numbers()))
+async def _cancel(call: Call) -> bytes | Stream:
+    await call.execute(c.CancelScheduled(call.path, call.numbers(), call.transaction))
     return call.ok()
 
 
-async def _batch_delete(call: Call) -> bytes:
+async def _batch_delete(call: Call) -> bytes | Stream:
     said = call.arguments
     deleted = await call.execute(
         c.DeleteMessages(
@@ -182,7 +205,7 @@ async def _batch_delete(call: Call) -> bytes:
 _DISPOSITIONS: Final = {each.value: each for each in Disposition if each is not Disposition.RELEASE}
 
 
-async def _update_disposition(call: Call) -> bytes:
+async def _update_disposition(call: Call) -> bytes | Stream:
     said = call.arguments
     status = said.text("disposition-status")
     disposition = _DISPOSITIONS.get(status)
@@ -207,7 +230,7 @@ async def _update_disposition(call: Call) -> bytes:
     return call.ok()
 
 
-async def _renew_lock(call: Call) -> bytes:
+async def _renew_lock(call: Call) -> bytes | Stream:
     ends = await call.execute(c.Renew(call.path, call.tokens()))
     return call.ok({"expirations": timestamps(ends)})
 
@@ -215,19 +238,19 @@ async def _renew_lock(call: Call) -> bytes:
 # --- sessions -------------------------------------------------------------------------------------
 
 
-async def _renew_session_lock(call: Call) -> bytes:
+async def _renew_session_lock(call: Call) -> bytes | Stream:
     session = call.arguments.text("session-id")
     end = await call.execute(c.RenewSession(call.path, session, call.link))
     return call.ok({"expiration": Timestamp(end)})
 
 
-async def _get_session_state(call: Call) -> bytes:
+async def _get_session_state(call: Call) -> bytes | Stream:
     session = call.arguments.text("session-id")
     state = await call.execute(c.GetSessionState(call.path, session, call.link))
     return call.ok({"session-state": state})
 
 
-async def _set_session_state(call: Call) -> bytes:
+async def _set_session_state(call: Call) -> bytes | Stream:
     said = call.arguments
     session = said.text("session-id")
     state = None if said.values.get("session-state") is None else said.binary("session-state")
@@ -235,7 +258,7 @@ async def _set_session_state(call: Call) -> bytes:
     return call.ok()
 
 
-async def _get_message_sessions(call: Call) -> bytes:
+async def _get_message_sessions(call: Call) -> bytes | Stream:
     said = call.arguments
     after = said.integer("last-updated-time", _NET_MAX_MS)
     skip = said.count("skip", 0)
@@ -255,25 +278,26 @@ async def _get_message_sessions(call: Call) -> bytes:
 # --- rules ----------------------------------------------------------------------------------------
 
 
-async def _add_rule(call: Call) -> bytes:
+async def _add_rule(call: Call) -> bytes | Stream:
     said = call.arguments
     rule = rule_of(said.text("rule-name"), said.map("rule-description"), call.broker.now_ms())
     await call.execute(c.AddRule(call.path, rule))
     return call.ok()
 
 
-async def _remove_rule(call: Call) -> bytes:
+async def _remove_rule(call: Call) -> bytes | Stream:
     await call.execute(c.RemoveRule(call.path, call.arguments.text("rule-name")))
     return call.ok()
 
 
-async def _enumerate_rules(call: Call) -> bytes:
+async def _enumerate_rules(call: Call) -> bytes | Stream:
     # No command reads rules, so nobody else asks whether this peer may (S9).
     require_right(call.claims, call.path, Right.LISTEN, call.broker.now_ms())
     await call.broker.execute(c.Remark(call.path, Note.MANAGED), everything())
     skip = call.arguments.count("skip", 0)
     top = min(call.arguments.count("top", limits.MAX_ADMIN_PAGE), limits.MAX_ADMIN_PAGE)
-    rules = call.broker.namespace.rules(call.path)[skip : skip + top]
+    rules = sorted(call.broker.namespace.rules(call.path), key=lambda rule: rule.name.casefold())
+    rules = rules[skip : skip + top]
     if not rules:
         return call.nothing()
     return call.ok({"rules": [{"rule-description": described_rule(rule)} for rule in rules]})

@@ -112,9 +112,9 @@ Reading: TypeAlias = tuple[int, ...]
 
 def _read(queue: Queue, now: Millis) -> Reading:
     """In the order of `ENTITY`."""
-    counts, tally, grave = queue.counts, queue.tally, queue.dead_letter
-    dead = 0 if grave is None else sum(grave.counts)
-    handed_out = tally.outgoing + (0 if grave is None else grave.tally.outgoing)
+    counts, tally, dead_letters = queue.counts, queue.tally, queue.its_dead_letters
+    dead, not_transferred = queue.dead_letter_counts
+    handed_out = tally.outgoing + sum(each.tally.outgoing for each in dead_letters)
     sessions = queue.sessions
     return (
         tally.incoming,
@@ -125,14 +125,16 @@ def _read(queue: Queue, now: Millis) -> Reading:
         tally.removed[Removal.EXPIRED],
         tally.removed[Removal.DEAD_LETTERED],
         tally.pings,
-        sum(counts) + dead,
+        sum(counts) + dead + not_transferred,
         queue.active_count,
         dead,
+        queue.transfer_count,
+        not_transferred,
         counts[State.SCHEDULED],
         counts[State.DEFERRED] + counts[State.DEFERRED_LOCKED],
         counts[State.DELAYED],
         counts[State.LOCKED],
-        queue.size_bytes + (0 if grave is None else grave.size_bytes),
+        queue.size_bytes + sum(each.size_bytes for each in dead_letters),
         len(queue.receivers.links),
         0 if sessions is None else len(sessions),
         0 if sessions is None else sessions.available,
@@ -147,11 +149,17 @@ ENTITY: Final[Sequence[tuple[str, str, str]]] = (
     ("abandon_message_total", "counter", "AbandonMessage: abandoned."),
     ("locks_lost_total", "counter", "Locks of messages and sessions that ran out."),
     ("expired_messages_total", "counter", "Messages whose time to live was over, and dropped."),
-    ("dead_letter_message_total", "counter", "Messages moved to the dead-letter queue."),
+    ("dead_letter_message_total", "counter", "Messages moved to a dead-letter queue."),
     ("pings_total", "counter", "Pings of paired namespaces."),
     ("messages", "gauge", "Messages: in any state, dead-lettered ones too."),
     ("active_messages", "gauge", "ActiveMessages: waiting or locked."),
     ("deadlettered_messages", "gauge", "DeadletteredMessages."),
+    ("transfer_messages", "gauge", "TransferMessageCount: waiting to be forwarded."),
+    (
+        "transfer_deadlettered_messages",
+        "gauge",
+        "TransferDeadLetterMessageCount: could not be forwarded.",
+    ),
     ("scheduled_messages", "gauge", "ScheduledMessages."),
     ("deferred_messages", "gauge", "Deferred messages."),
     ("delayed_messages", "gauge", "Messages abandoned with a delay that is not over."),

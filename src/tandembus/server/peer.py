@@ -176,7 +176,7 @@ class Peer(asyncio.Protocol):
     def pause_writing(self) -> None:
         self._is_clogged = True
         if self._gateway is not None:
-            self._gateway.is_clogged = True
+            self._gateway.is_stalled = True
         self._taken_from = self.waiting_bytes
         if self._stall is None:
             self._stall = self._listener.loop.call_later(_STALL_S, self._look_at_stall)

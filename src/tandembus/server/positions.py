@@ -17,7 +17,7 @@ from typing import Final
 from uuid import UUID
 
 from tandembus import limits
-from tandembus.amqp.message import DATA, SEQUENCE, VALUE, AmqpMessage, sections
+from tandembus.amqp.message import AmqpMessage, without_body
 from tandembus.amqp.types import UInt, ULong
 from tandembus.changes import decode_edits
 from tandembus.core import commands as c
@@ -25,9 +25,10 @@ from tandembus.core.positions import Lie, Rows, Stretch
 from tandembus.core.sql import Context, Filter, compile_filter
 from tandembus.core.state import State
 from tandembus.errors import ArgumentError, FilterError
-from tandembus.model import NEVER, Timestamp
+from tandembus.model import NEVER, LargePayload, Timestamp
 from tandembus.server.calls import Call, Operation
 from tandembus.server.requests import Arguments
+from tandembus.server.stored import Stream, joined
 
 _STEPS: Final = 10_000
 """Steps of a filter in a row: about a millisecond."""
@@ -40,7 +41,7 @@ _STATES: Final = bytes.maketrans(
 """As in a peek: 0 active, 1 deferred."""
 
 
-async def _survey(call: Call) -> bytes:
+async def _survey(call: Call) -> bytes | Stream:
     since_ms = call.arguments.optional_integer("enqueued-time-utc")
     lie: Lie = await call.execute(c.Survey(call.path, since_ms))
     partitions = [
@@ -59,7 +60,7 @@ async def _survey(call: Call) -> bytes:
     return call.ok({"partitions": partitions, "cursors": cursors})
 
 
-async def _advance(call: Call) -> bytes:
+async def _advance(call: Call) -> bytes | Stream:
     said = call.arguments
     partition, start, end = _range(said)
     stretch = await call.execute(
@@ -75,7 +76,7 @@ async def _advance(call: Call) -> bytes:
     return call.ok(_stretch(stretch))
 
 
-async def _split(call: Call) -> bytes:
+async def _split(call: Call) -> bytes | Stream:
     said = call.arguments
     partition, start, end = _range(said)
     parts = said.integer("parts")
@@ -124,7 +125,7 @@ def _range(said: Arguments) -> tuple[int, int, int]:
 # --- pages ----------------------------------------------------------------------------------------
 
 
-async def _scan(call: Call) -> bytes:
+async def _scan(call: Call) -> bytes | Stream:
     said = call.arguments
     partition, start, end = _range(said)
     fields = said.text("fields", "all")
@@ -144,7 +145,7 @@ async def _scan(call: Call) -> bytes:
             NEVER if is_bare and most > 0 else most,  # no body is read then
         )
     )
-    payloads: list[bytes] = []
+    payloads: list[bytes | Stream] = []
     marks = bytearray(len(rows.numbers))
     if is_bare:
         marks = bytearray(b"\x01" * len(marks))
@@ -156,14 +157,21 @@ async def _scan(call: Call) -> bytes:
             stored = call.broker.stored(bodies)
             for row, body in enumerate(bodies, first):
                 payload = stored.get(body)
-                if payload is not None and _is_chosen(payload, rows, row, chosen):
-                    marks[row] = 1
+                if payload is None:
+                    continue
+                head = payload.head if isinstance(payload, LargePayload) else payload
+                if not _is_chosen(head, rows, row, chosen):
+                    continue
+                marks[row] = 1
+                if fields == "none":
+                    payloads.append(b"")
+                elif fields == "properties":
+                    payloads.append(without_body(head))
+                elif isinstance(payload, LargePayload):
+                    payloads.append(call.broker.stream_of(body, payload, [head]))
+                else:
                     payloads.append(payload)
             await asyncio.sleep(0)
-        if fields == "properties":
-            payloads = [without_body(payload) for payload in payloads]
-        elif fields == "none":
-            payloads = [b""] * len(payloads)
     return call.ok(_page(rows, marks, payloads))
 
 
@@ -183,7 +191,7 @@ def _is_chosen(payload: bytes, rows: Rows, row: int, chosen: Filter | None) -> b
         return False  # as for a subscription: what cannot be judged is not selected
 
 
-def _page(rows: Rows, marks: bytearray, payloads: Sequence[bytes]) -> dict[str, object]:
+def _page(rows: Rows, marks: bytearray, payloads: Sequence[bytes | Stream]) -> dict[str, object]:
     """Columns of little-endian numbers, and the messages one behind the other."""
     ends = array("I")
     at = 0
@@ -213,22 +221,14 @@ def _page(rows: Rows, marks: bytearray, payloads: Sequence[bytes]) -> dict[str, 
         "states": column(rows.states).translate(_STATES),
         "ends": ends.tobytes(),
         "edits": edits,
-        "messages": b"".join(payloads),
+        "messages": joined(payloads),
     }
-
-
-def without_body(message: bytes) -> bytes:
-    return b"".join(
-        message[start:end]
-        for code, start, end in sections(message)
-        if code not in (DATA, SEQUENCE, VALUE)
-    )
 
 
 # --- cursors --------------------------------------------------------------------------------------
 
 
-async def _move_cursor(call: Call) -> bytes:
+async def _move_cursor(call: Call) -> bytes | Stream:
     said = call.arguments
     name, partition = said.text("name"), said.count("partition", 0)
     wanted, removes = said.count("position"), said.flag("remove")
@@ -239,13 +239,13 @@ async def _move_cursor(call: Call) -> bytes:
         await asyncio.sleep(0)
 
 
-async def _open_tap(call: Call) -> bytes:
+async def _open_tap(call: Call) -> bytes | Stream:
     said = call.arguments
     await call.execute(c.OpenTap(call.path, said.text("name"), said.integer("retention")))
     return call.ok()
 
 
-async def _drop_cursor(call: Call) -> bytes:
+async def _drop_cursor(call: Call) -> bytes | Stream:
     await call.execute(c.DropCursor(call.path, call.arguments.text("name")))
     return call.ok()
 

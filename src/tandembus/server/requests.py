@@ -24,7 +24,7 @@ from tandembus.amqp.types import (
     NULL,
     Array,
     Char,
-    Float,
+    Described,
     UInt,
     ULong,
     decode,
@@ -36,9 +36,11 @@ from tandembus.amqp.types import (
     encode_map,
     encode_string,
     encode_symbol,
+    skip,
 )
 from tandembus.errors import ArgumentError, MessageSizeExceededError, ProtocolError
 from tandembus.model import Millis, Timestamp, Value
+from tandembus.server.stored import Part, Stream
 
 DEFAULT_TIMEOUT_MS: Final = 60 * limits.SECOND_MS
 """What azure-servicebus asks for when its user says nothing."""
@@ -117,6 +119,19 @@ def parse_request(payload: bytes) -> Request:
         associated_link_name=said.optional_text("associated-link-name"),
         tracking_id=_tracking_id(properties.get("com.microsoft:tracking-id")),
     )
+
+
+def parse_head(payload: bytes) -> Request:
+    """What the beginning of a request says, of which the rest was not kept: who asks, and where the
+    reply goes. `ArgumentError` if it does not say that."""
+    end = 0
+    try:
+        while True:
+            _, value_at = decode_descriptor(payload, end + 1)
+            end = skip(payload, value_at)
+    except ProtocolError:
+        pass
+    return parse_request(payload[:end])
 
 
 def _section(payload: bytes, start: int, code: int) -> object:
@@ -268,7 +283,7 @@ class Arguments:
             raise ArgumentError(f"'{name}' has {len(found.values)} entries; {most} are allowed.")
         size = 0
         for key, value in found.values.items():
-            if value is not None and not isinstance(value, _VALUES):
+            if value is not None and not isinstance(value, _VALUES) and not _is_described(value):
                 raise ArgumentError(f"'{key}' in '{name}' is not a simple value.")
             if isinstance(value, str | bytes):
                 if len(value) > limits.MAX_PROPERTY_VALUE:
@@ -280,18 +295,12 @@ class Arguments:
         return cast("dict[str, Value]", dict(found.values))
 
 
-def plain(value: Value) -> Value:
-    """The value without its AMQP width, as core compares it: an integer is an integer."""
-    if isinstance(value, bool) or type(value) in _PLAIN_TYPES:
-        return value
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, Float):
-        return float(value)
-    return str(value) if isinstance(value, Char) else value
-
-
-_PLAIN_TYPES: Final = frozenset(cast("tuple[type, ...]", Value.__args__))
+def _is_described(value: object) -> bool:
+    """Whether it is one of the described types that Microsoft's libraries write."""
+    return isinstance(value, Described) and (
+        (value.descriptor == "com.microsoft:uri" and isinstance(value.value, str))
+        or (value.descriptor == "com.microsoft:datetime-offset" and isinstance(value.value, int))
+    )
 
 
 def _wrong(name: str, kind: str) -> ArgumentError:
@@ -312,9 +321,10 @@ def reply(
     body: Mapping[str, object] | None = None,
     condition: str | None = None,
     retry_after_ms: Millis | None = None,
-) -> bytes:
+) -> bytes | Stream:
     """The encoded answer of $management. Values of `body` say their AMQP type by their class: see
-    `longs`, `timestamps`, `uuids`, `strings`."""
+    `longs`, `timestamps`, `uuids`, `strings`. With a large message in it, it is read when it is
+    sent."""
     said = [
         encode_string("statusCode"),
         encode_int(status),
@@ -326,9 +336,35 @@ def reply(
     if retry_after_ms is not None:
         said += (encode_string(RETRY_AFTER), encode(UInt(retry_after_ms)))
     message = _addressed(request) + encode_described(APPLICATION_PROPERTIES, encode_map(said))
+    if body is not None and _has_stream(body):
+        return Stream([message, b"\x00\x53" + bytes((VALUE,)), *_parts(body)])
     if body is not None:
         message += encode_described(VALUE, encode(dict(body)))
     return message
+
+
+def _has_stream(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return any(_has_stream(each) for each in value.values())
+    return isinstance(value, Stream) or (type(value) is list and any(map(_has_stream, value)))
+
+
+def _parts(value: object) -> list[Part]:
+    """The encoding of a value in which there are large messages, each as a binary."""
+    if isinstance(value, Stream):
+        return [b"\xb0" + len(value).to_bytes(4, "big"), *value.parts]
+    items: list[list[Part]]
+    if isinstance(value, Mapping):
+        opening = b"\xd1"
+        items = [part for key, each in value.items() for part in (_parts(key), _parts(each))]
+    elif type(value) is list:
+        opening = b"\xd0"
+        items = [_parts(each) for each in value]
+    else:
+        return [encode(value)]
+    size = 4 + sum(len(part) for item in items for part in item)
+    opening += size.to_bytes(4, "big") + len(items).to_bytes(4, "big")
+    return [opening, *(part for item in items for part in item)]
 
 
 def token_reply(request: Request, status: int, description: str) -> bytes:

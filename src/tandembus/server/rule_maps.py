@@ -21,7 +21,7 @@ from tandembus.core.rules import (
 )
 from tandembus.errors import ArgumentError
 from tandembus.model import Millis, Timestamp
-from tandembus.server.requests import Arguments, plain
+from tandembus.server.requests import Arguments
 
 RULE_DESCRIPTION: Final = 0x0000_0137_0000_0004
 EMPTY_ACTION: Final = 0x0000_0137_0000_0005
@@ -66,8 +66,7 @@ def _filter_of(description: Arguments) -> RuleFilter:
     fields: dict[str, Any] = {
         field.replace("-", "_"): _identifier(correlation, field) for field in _FIELDS
     }
-    properties = {name: plain(value) for name, value in values.items()}
-    return CorrelationFilter(**fields, properties=properties)
+    return CorrelationFilter(**fields, properties=values)
 
 
 def _identifier(correlation: Arguments, field: str) -> str | None:

@@ -19,10 +19,12 @@ from typing import Final, Protocol
 
 from tandembus.limits import (
     BURST_MS,
+    CHURN_PER_S,
     CPU_SHARE,
     CROWDED_FRAMES_AT_ONCE,
     CROWDED_TURN_MS,
     FRAMES_AT_ONCE,
+    MAX_CHURN,
     SECOND_MS,
     TURN_MS,
 )
@@ -138,3 +140,19 @@ class Turns:
                 self._wake(_SKIPPED if pace is _CROWDED else 0)
             else:
                 self._is_running = False
+
+
+class Churn:
+    """Sessions and links that a peer begins without end, and faster than any honest one."""
+
+    __slots__ = ("_at_ms", "_count")
+
+    def __init__(self) -> None:
+        self._count = 0.0
+        self._at_ms = 0
+
+    def is_too_much(self, now_ms: int) -> bool:
+        """To be asked when one was begun."""
+        self._count = max(0.0, self._count - (now_ms - self._at_ms) * CHURN_PER_S / SECOND_MS) + 1
+        self._at_ms = now_ms
+        return self._count > MAX_CHURN

@@ -29,7 +29,8 @@ def answer(request: Request) -> Response:
     """101, or why not."""
     key = request.headers.get("sec-websocket-key") or ""
     offered = (request.headers.get("sec-websocket-protocol") or "").replace(",", " ").split()
-    path = tuple(segment.lower() for segment in request.path)
+    # .NET writes a slash at the end.
+    path = tuple(segment.lower() for segment in request.path if segment)
     if "websocket" not in request.headers.words("upgrade") or path != PATH or not key:
         return text(400, "This is not an AMQP WebSocket.")
     if request.headers.get("sec-websocket-version") != "13":

@@ -24,7 +24,7 @@ from tandembus.amqp.message import DATA, VALUE, AmqpMessage, sections
 from tandembus.amqp.types import decode
 from tandembus.client.positions import Page
 from tandembus.errors import ArgumentError, ProtocolError
-from tandembus.model import Duration, Symbol, Timestamp, Value
+from tandembus.model import Described, Duration, Symbol, Timestamp, Value, as_compared
 from tandembus.spark.columns import BODIES, BY_NAME
 
 _TEXTS: Final = pa.map_(pa.string(), pa.string())
@@ -295,6 +295,8 @@ def type_of(value: Value) -> str | None:
             return "uuid"
         case bytes():
             return "binary"
+        case Described():
+            return type_of(as_compared(value))
 
 
 def text_of(value: Value) -> str | None:

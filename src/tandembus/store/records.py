@@ -17,13 +17,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from struct import Struct
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 from zlib import crc32
 
 from tandembus import changes
-from tandembus.changes import BodyMoved, Change, Enqueued
+from tandembus.changes import BodyMoved, Change, Enqueued, PieceStored
 from tandembus.errors import CorruptLogError, StoreError
-from tandembus.model import new_tuple
+from tandembus.model import LargePayload, new_tuple
 from tandembus.store.api import Buffer, Store, View
 
 # code, class, widths of the integers (B 1, I 4, Q 8 bytes), kinds of the rest:
@@ -53,6 +53,9 @@ TABLE: Final[tuple[tuple[int, type[Change], str, str], ...]] = (
     (22, changes.CursorMoved, "QIIQQ", "s"),
     (23, changes.CursorDropped, "QI", "s"),
     (24, changes.TapTrimmed, "QIIQ", ""),
+    (25, changes.ScheduleHeld, "QIB", "b"),
+    (26, changes.PieceStored, "Q", "p"),
+    (27, changes.PiecesJoined, "QQQ", "b"),
 )
 
 _PREFIX: Final = Struct("<BI")
@@ -63,7 +66,7 @@ _TYPES: Final = {
     "b": "bytes",
     "b?": "bytes | None",
     "p": "bytes",
-    "p?": "bytes | None",
+    "p?": "Payload | None",
 }
 PAGE_BYTES: Final = 64 * 1024
 """What is read at once where the records lie close together."""
@@ -109,12 +112,13 @@ if not len(_BY_CODE) == len(_BY_CLASS) == len(TABLE):
     raise TypeError("a code or a class stands twice in the table of records")
 
 _ENQUEUED: Final = _BY_CLASS[Enqueued]
-_BODY_MOVED: Final = _BY_CLASS[BodyMoved]
+_BODIES: Final = (_BY_CLASS[BodyMoved], _BY_CLASS[PieceStored])
+"""Records that are a body and its number, and nothing else."""
 _ENQUEUED_SIZE: Final = _ENQUEUED.size
 _pack_enqueued: Final = _ENQUEUED.fixed.pack
 _unpack_enqueued: Final = _ENQUEUED.fixed.unpack_from
 
-_HEADS: Final = {layout.code: layout.head.unpack_from for layout in (_ENQUEUED, _BODY_MOVED)}
+_HEADS: Final = {layout.code: layout.head.unpack_from for layout in (_ENQUEUED, *_BODIES)}
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -166,9 +170,10 @@ def encode_enqueued_into(out: list[Buffer], change: Enqueued) -> int:
         text += edits
     size = _ENQUEUED_SIZE + len(text)
     if payload is not None:
-        payload_length = len(payload)
+        stored = payload.head if isinstance(payload, LargePayload) else payload
+        payload_length = len(stored)
         size += payload_length
-        checksum = crc32(payload, (body ^ body >> 32) & 0xFFFF_FFFF)
+        checksum = crc32(stored, (body ^ body >> 32) & 0xFFFF_FFFF)
     try:
         header = _pack_enqueued(
             6, size - 5, time, entity, number, body, state, expires, due, body_size, level, hops,
@@ -178,7 +183,7 @@ def encode_enqueued_into(out: list[Buffer], change: Enqueued) -> int:
         raise _unwritable(change) from error
     out.append(header + text if text else header)
     if payload:
-        out.append(payload)
+        out.append(stored)
     return size
 
 
@@ -188,6 +193,13 @@ def _encode_other(out: list[Buffer], change: Change) -> int:
         rows: Any = change[-1]
         size = layout.size + len(rows)
         out.append(layout.fixed.pack(layout.code, size - 5, *change[:-1], len(rows)) + rows)
+        return size
+    if layout in _BODIES:
+        body, payload = cast("BodyMoved | PieceStored", change)
+        size = layout.size + len(payload)
+        checksum = crc32(payload, (body ^ body >> 32) & 0xFFFF_FFFF)
+        out.append(layout.fixed.pack(layout.code, size - 5, body, len(payload), checksum))
+        out.append(payload)
         return size
     lengths: list[int] = []
     blobs: list[bytes] = []
@@ -201,8 +213,6 @@ def _encode_other(out: list[Buffer], change: Change) -> int:
         blob = value.encode("utf-8", "surrogatepass") if kind[0] == "s" else value
         lengths.append(len(blob))
         blobs.append(blob)
-    if layout is _BODY_MOVED:
-        lengths.append(crc32(blobs[0], (change[0] ^ change[0] >> 32) & 0xFFFF_FFFF))
     data = b"".join(blobs)
     size = layout.size + len(data)
     out.append(

@@ -261,7 +261,7 @@ def test_ids_wrap() -> None:
 def test_handle_beyond_handle_max() -> None:
     """AMQP 1.0 §2.7.2 handle-max: a handle beyond it closes with a framing error."""
     peer = Peer().begun()
-    events = peer.send(Attach("l", 256, True))
+    events = peer.send(Attach("l", 10_001, True))
     assert closed_with(events) == "amqp:connection:framing-error"
 
 

@@ -222,7 +222,7 @@ def test_what_is_refused(client: Client) -> None:
         (404, client.put("/t/subscriptions/none/rules/r", "RuleDescription")),
         (404, client.put("/t/subscriptions/s/rules/r", "RuleDescription", If_Match="*")),
         (404, client("GET", "/")),
-        (404, client("GET", "/q/$DeadLetterQueue")),
+        (400, client("GET", "/q/$DeadLetterQueue")),
         (404, client("GET", "/q/subscriptions")),
         (404, client("DELETE", "/t/subscriptions/s/rules/r")),
         (405, client("POST", "/q")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+from dataclasses import replace
 from decimal import Decimal
 from uuid import UUID
 
@@ -29,7 +30,7 @@ from tandembus.core.rules import (
     TrueFilter,
 )
 from tandembus.errors import ArgumentError, ProtocolError, TandemError
-from tandembus.model import Duration, Secret, Symbol, Timestamp, Value
+from tandembus.model import NEVER, Duration, Int, Secret, Symbol, Timestamp, Value
 from tandembus.settings import (
     AccessRight,
     AuthorizationRule,
@@ -109,20 +110,20 @@ def names(element: Element) -> list[str]:
 
 
 def test_the_order_of_the_elements(namespace: Namespace) -> None:
-    """Azure's; a size of messages is shown by a premium namespace only."""
-    premium, standard = Shown("h", is_premium=True), Shown("h", is_premium=False)
+    """Azure's; the size of messages is shown from api-version 2021-05 on."""
+    new, old = Shown("h"), Shown("h", "2017-04")
     queue, topic = namespace.find("q"), namespace.find("t")
-    assert names(described(premium.queue(queue))) == QUEUE
-    assert names(described(standard.queue(queue))) == QUEUE[:-1]
-    assert names(described(premium.topic(topic, (2, 1)))) == TOPIC
-    assert names(described(standard.topic(topic, (2, 1)))) == TOPIC[:-1]
+    assert names(described(new.queue(queue))) == QUEUE
+    assert names(described(old.queue(queue))) == QUEUE[:-1]
+    assert names(described(new.topic(topic, (2, 1)))) == TOPIC
+    assert names(described(old.topic(topic, (2, 1)))) == TOPIC[:-1]
     subscription = namespace.find("t/subscriptions/s")
-    assert names(described(premium.subscription(subscription))) == SUBSCRIPTION
+    assert names(described(new.subscription(subscription))) == SUBSCRIPTION
 
 
 def test_the_literal_words_that_the_javascript_sdk_needs(namespace: Namespace) -> None:
     """It reads without namespaces: prefixes and attributes are part of the contract."""
-    text = Shown("h:1", is_premium=False).queue(namespace.find("q"))
+    text = Shown("h:1").queue(namespace.find("q"))
     assert text.startswith(f'<QueueDescription xmlns="{SERVICE_BUS}" xmlns:i="{INSTANCE}"><Lock')
     assert (
         '<CountDetails xmlns:d2p1="http://schemas.microsoft.com/netservices/2011/06/servicebus">'
@@ -138,15 +139,16 @@ def test_the_literal_words_that_the_javascript_sdk_needs(namespace: Namespace) -
     ) in text
     assert "<ForwardTo>sb://h:1/Target/One</ForwardTo>" in text
     assert "<AccessedAt>0001-01-01T00:00:00Z</AccessedAt>" in text
-    assert "<AutoDeleteOnIdle>PT5M</AutoDeleteOnIdle>" in text
+    assert "<AutoDeleteOnIdle>P10675199DT2H48M5.4775807S</AutoDeleteOnIdle>" in text
 
 
 def test_what_is_shown_can_be_sent_back(namespace: Namespace) -> None:
     """The settings are the same, with the elements that only the broker fills in."""
-    shown = Shown("h", is_premium=False)
+    shown = Shown("h")
     text = shown.queue(namespace.find("q"))
     read_back = read_settings(QueueSettings, described(text), FULL, NOW + 9, is_premium=False)
-    assert read_back == FULL
+    # One that forwards is never idle, and says so.
+    assert read_back == replace(FULL, auto_delete_on_idle_ms=NEVER)
     topic = namespace.find("t")
     kept = topic.settings
     assert isinstance(kept, TopicSettings)
@@ -280,7 +282,7 @@ def test_rules_come_back(filter_: RuleFilter, action: SqlAction | None) -> None:
 
 
 def test_the_literal_words_of_a_rule() -> None:
-    rule = Rule("r", SqlFilter("a", {"k": 3, "s": Symbol("y")}), None, NOW)
+    rule = Rule("r", SqlFilter("a", {"k": Int(3), "s": Symbol("y")}), None, NOW)
     text = rule_description(rule)
     assert '<Action i:type="EmptyRuleAction"/>' in text
     assert '<Filter i:type="SqlFilter"><SqlExpression>a</SqlExpression>' in text
@@ -341,6 +343,15 @@ def test_a_rule_that_says_nothing() -> None:
                 pair("decimal", "1e999999999"),
                 pair("decimal", "NaN"),
                 pair("long", "9" * 19),
+                pair("unsignedByte", "256"),
+                pair("unsignedShort", "-1"),
+                pair("byte", "-129"),
+                pair("short", "32768"),
+                pair("int", "2147483648"),
+                pair("unsignedInt", "4294967296"),
+                pair("unsignedLong", "18446744073709551616"),
+                pair("char", "55296"),
+                pair("char", "99999999"),
                 pair("boolean", "x"),
                 pair("dateTime", "x"),
                 pair("duration", "x"),

@@ -37,7 +37,7 @@ def test_what_is_shown_is_read_again() -> None:
     """With what XML has to escape, and the lines of the rules."""
     namespace = Namespace()
     namespace.apply(CreateQueue("q", RICH), 1)
-    shown = Shown("host", is_premium=False).queue(namespace.find("q"))
+    shown = Shown("host").queue(namespace.find("q"))
     assert read_settings(QueueSettings, read(shown.encode()), None, 0, is_premium=False) == RICH
     assert shown.endswith("</Tandem></QueueDescription>")
 
@@ -50,7 +50,7 @@ def test_nothing_is_shown_of_nothing() -> None:
     namespace.apply(
         CreateSubscription("t", "s", SubscriptionSettings(priority=PrioritySettings(2))), 1
     )
-    shown = Shown("host", is_premium=False)
+    shown = Shown("host")
     assert "Tandem" not in shown.queue(namespace.find("q"))
     assert "<RateLimit>5/s</RateLimit>" in shown.topic(namespace.find("t"), (0, 0))
     subscription = shown.subscription(namespace.find("t/Subscriptions/s"))

@@ -9,7 +9,15 @@ import pytest
 
 from tandembus.amqp.connection import Connection, Role
 from tandembus.amqp.deadlines import Deadlines
-from tandembus.amqp.events import Closed, Dispositions, MessageReceived, SessionBegun, SessionEnded
+from tandembus.amqp.events import (
+    Closed,
+    Dispositions,
+    MessageAborted,
+    MessagePart,
+    MessageReceived,
+    SessionBegun,
+    SessionEnded,
+)
 from tandembus.amqp.fast import encode_transfer
 from tandembus.amqp.frames import LARGE, frame
 from tandembus.amqp.performatives import ACCEPTED, Begin, End, Error, Open
@@ -84,17 +92,17 @@ def test_unsettled_has_a_hard_end() -> None:
 def test_unfinished_messages_share_a_budget() -> None:
     """Many links, each with a message that never ends."""
     peer = Peer(max_message_size=1024 * 1024).begun()
-    for handle in range(10):
+    for handle in range(30):
         peer.receiving(handle=handle)
     chunk = b"x" * 60_000
     total = 0
     failed = []
-    for number in range(100):
-        handle = number % 10
+    for number in range(400):
+        handle = number % 30
         events = peer.transfer(handle, chunk, handle=handle, more=True)
         failed += events
         total += not events
-        assert peer.connection.partial_bytes <= 4 * 1024 * 1024
+        assert peer.connection.partial_bytes <= peer.connection.max_partial_bytes
     assert failed
     assert peer.answers()[0].error.condition == "amqp:resource-limit-exceeded"
 
@@ -298,3 +306,54 @@ def test_a_rest_is_forgotten_with_the_connection() -> None:
     assert peer.connection.is_finished
     assert peer.connection.is_over
     assert not peer.connection.has_more
+
+
+def test_fw1_a_large_message_is_reported_in_parts() -> None:
+    """A link that passes parts on keeps no more than one of them; all parts are the message."""
+    peer = Peer(max_message_size=1024 * 1024).begun()
+    peer.receiving(handle=0).part_bytes = 150_000
+    chunks = [bytes((n,)) * 60_000 for n in range(10)]
+    events: list[object] = []
+    for n, chunk in enumerate(chunks):
+        events += peer.transfer(0, chunk, handle=0, more=n < 9)
+        assert peer.connection.partial_bytes < 180_000 + 60_000
+    *parts, last = events
+    assert [type(part) for part in parts] == [MessagePart] * 3
+    assert isinstance(last, MessageReceived)
+    payloads = [part.payload for part in parts if isinstance(part, MessagePart)]
+    assert b"".join([*payloads, last.payload]) == b"".join(chunks)
+    assert peer.connection.partial_bytes == 0
+
+
+def test_fw1_where_much_is_unfinished_parts_are_smaller() -> None:
+    """A thousand senders on one connection, whose frames come in turns: nothing is refused, and
+    what is in memory has its bound."""
+    peer = Peer(max_message_size=1024 * 1024).begun()
+    for handle in range(100):
+        peer.receiving(handle=handle).part_bytes = 512 * 1024
+    most = 0
+    for _ in range(6):
+        for handle in range(100):
+            events = peer.transfer(handle, b"x" * 60_000, handle=handle, more=True)
+            assert all(isinstance(event, MessagePart) for event in events)
+            most = max(most, peer.connection.partial_bytes)
+    assert most <= peer.connection.max_partial_bytes
+
+
+@pytest.mark.parametrize("how", ["aborted", "too large"])
+def test_fw1_parts_of_what_ends_are_taken_back(how: str) -> None:
+    peer = Peer(max_message_size=300_000).begun()
+    peer.receiving(handle=0).part_bytes = 100_000
+    assert not peer.transfer(0, b"x" * 60_000, handle=0, more=True)
+    (part,) = peer.transfer(0, b"x" * 60_000, handle=0, more=True)
+    assert isinstance(part, MessagePart)
+    if how == "aborted":
+        events = peer.transfer(0, b"", handle=0, aborted=True)
+    else:
+        events = []
+        for _ in range(3):
+            events += peer.transfer(0, b"x" * 62_000, handle=0, more=True)
+        events += peer.transfer(0, b"x" * 62_000, handle=0)
+    assert sum(isinstance(event, MessageAborted) for event in events) == 1
+    assert not any(isinstance(event, MessageReceived) for event in events)
+    assert peer.connection.partial_bytes == 0

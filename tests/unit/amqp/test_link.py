@@ -19,7 +19,7 @@ from tandembus.amqp.performatives import (
     TransactionalState,
 )
 from tandembus.errors import ArgumentError
-from tandembus.limits import MAX_UNSETTLED
+from tandembus.limits import MAX_UNSETTLED_OUT
 from tests.conformance.amqp.peer import Peer
 
 
@@ -32,11 +32,11 @@ def test_repr() -> None:
 def test_capacity_is_bounded_by_the_unsettled() -> None:
     """A receiver that settles nothing is not fed for ever."""
     peer = Peer().begun(window=2**31 - 1)
-    link = peer.sending(credit=5000)
-    for _ in range(5000):
+    link = peer.sending(credit=MAX_UNSETTLED_OUT)
+    for _ in range(MAX_UNSETTLED_OUT):
         link.deliver(b"t", [b"m"], settled=False)
-    peer.flow(5000, 2**31 - 1, 0, 1, 0, 5000, 5000)
-    assert link.credit == MAX_UNSETTLED
+    peer.flow(MAX_UNSETTLED_OUT, 2**31 - 1, 0, 1, 0, MAX_UNSETTLED_OUT, 5_000)
+    assert link.credit == 5_000
     assert link.capacity == 0
     peer.disposition(0, 9, settled=True, state=ACCEPTED)
     assert link.capacity == 10

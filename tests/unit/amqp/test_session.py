@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import pytest
 
 from tandembus.amqp.connection import Role
@@ -13,6 +15,7 @@ from tandembus.amqp.performatives import (
     SENDER,
     Attach,
     Begin,
+    Declared,
     Detach,
     End,
     Error,
@@ -139,6 +142,25 @@ def test_of_those_that_share_an_id_one_fails(order: tuple[int, ...]) -> None:
     first, second = peer.answers()
     assert first == Disposition(RECEIVER, 7, 7, True, outcomes[0])
     assert second == Disposition(RECEIVER, 9, 9, True, outcomes[order[-1]])
+
+
+@pytest.mark.parametrize("order", [*permutations(range(3))])
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_fx24_a_declare_that_shares_its_id(order: tuple[int, ...], is_refused: bool) -> None:
+    """Whatever comes first, `accepted` does not stand for the id of a transaction, and that does
+    not hide that a message was refused."""
+    peer = Peer().begun()
+    one, other = peer.receiving(), peer.receiving(handle=1)
+    for handle in (0, 1, 0):
+        peer.transfer(7, handle=handle)
+    declared, refusal = Declared(b"t"), Rejected(Error("amqp:internal-error"))
+    outcomes = ((one, ACCEPTED), (other, declared), (one, refusal if is_refused else ACCEPTED))
+    for which in order:
+        link, outcome = outcomes[which]
+        link.settle([7], outcome)
+    answer = peer.answer()
+    assert (answer.first, answer.last) == (7, 7)
+    assert answer.state == (refusal if is_refused else declared)
 
 
 def test_a_link_that_ends_leaves_those_of_others_that_share_an_id() -> None:

@@ -9,6 +9,7 @@ import pytest
 from tandembus.amqp.message import AmqpMessage, batch_messages, encode_message
 from tandembus.amqp.types import Described, Long, encode, encode_described
 from tandembus.client.messages import (
+    _MOST,
     BATCH,
     SINGLE,
     Batch,
@@ -20,7 +21,6 @@ from tandembus.client.messages import (
     encoded,
 )
 from tandembus.errors import NotAllowedError
-from tandembus.limits import MAX_BATCH_MESSAGES
 from tandembus.model import Timestamp
 
 DATA, SEQUENCE, VALUE, FOOTER, ANNOTATIONS = 0x75, 0x76, 0x77, 0x78, 0x72
@@ -176,8 +176,8 @@ def test_one_that_fits_nowhere() -> None:
 
 def test_a_batch_has_a_longest_row() -> None:
     """Of messages, however small they are."""
-    found = list(batches([b""] * (MAX_BATCH_MESSAGES + 1), 1_000_000, 1_000_000))
-    assert [len(inner(each)) for each in found] == [MAX_BATCH_MESSAGES, 1]
+    found = list(batches([b""] * (_MOST + 1), 1_000_000, 1_000_000))
+    assert [len(inner(each)) for each in found] == [_MOST, 1]
 
 
 def test_the_envelope_names_the_session() -> None:

@@ -46,7 +46,7 @@ def test_all_states_by_number(mixed: World) -> None:
     ]
     assert mixed.texts(shown) == list("abcdef")
     assert all(each.token is None for each in shown)
-    assert [each.delivery_count for each in shown] == [0, 0, 1, 0, 0, 0]
+    assert [each.delivery_count for each in shown] == [0, 1, 1, 1, 0, 0]
     assert mixed.read(shown[2]).properties["n"] == 1
     assert facts(mixed.namespace) == before
 

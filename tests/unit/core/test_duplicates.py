@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from uuid import UUID
 
 import pytest
@@ -10,6 +11,7 @@ from tandembus import limits
 from tandembus.changes import Note, Noted
 from tandembus.core.commands import Declare, Discharge
 from tandembus.core.duplicates import Duplicates, duplicate_key
+from tandembus.core.packing import Reader, Writer
 from tandembus.errors import ArgumentError, MessageSizeExceededError
 from tests.unit.core.world import MINUTE, SECOND, World, message
 
@@ -182,3 +184,35 @@ def test_keys() -> None:
     assert duplicate_key("1", None) != duplicate_key(1, None)
     assert duplicate_key("a", "b") != duplicate_key("a", None)
     assert duplicate_key(b"\xff", None) == duplicate_key(b"\xff", None)
+
+
+@pytest.mark.req("T12")
+def test_an_id_costs_little_however_long_it_is() -> None:
+    """A million ids of 120 characters fit beside everything else that an attacker can make the
+    broker hold: what is kept of each does not grow with it."""
+    history, count = Duplicates(), 50_000
+    tracemalloc.start()
+    for n in range(count):
+        history.remember(f"str:{n:0>120}", n // 10, 1 << 40)
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(history) == count
+    assert taken < 230 * count
+
+
+def test_the_history_comes_back_from_an_index() -> None:
+    """Also an id that came again after its window, and from an index with the ids themselves."""
+    history = Duplicates()
+    for key, when in (("a", 1), ("b", 2), ("a", 200), ("c", 201)):
+        history.remember(key, when, 150)
+    old, new = Writer(), Writer()
+    history.dump(new)
+    old.number(2)
+    for key, when in (("a", 200), ("c", 201)):
+        old.text(key)
+        old.number(when)
+    for data, version in ((new.data, 6), (old.data, 5)):
+        again = Duplicates.load(Reader(bytes(data)), version)
+        assert [again.has_seen(key, 210, 150) for key in "abc"] == [True, False, True]
+        again.remember("d", 360, 150)
+        assert [again.has_seen(key, 360, 1_000) for key in "abcd"] == [False, False, False, True]

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tandembus.core.commands import Loaded
+from tandembus.core.commands import Attach, Loaded
 from tandembus.core.effects import Load
-from tandembus.errors import ArgumentError, EntityNotFoundError
+from tandembus.errors import ArgumentError, EntityNotFoundError, NotAllowedError
 from tandembus.limits import MAX_FORWARD_HOPS, RELAY_RETRY_MS
 from tandembus.settings import EntityStatus
 from tests.unit.core.world import HOUR, MINUTE, SECOND, World, heavy, rule
@@ -36,21 +36,28 @@ def test_a_message_goes_on(lived: World) -> None:
 
 @pytest.mark.req("T17")
 def test_a_waiting_receiver_at_the_target(world: World) -> None:
-    """Has it at once; one at the source gets nothing."""
+    """Has it at once."""
     world.queue("target")
     world.queue("q", forward_to="target")
-    at_target, at_source = world.attach("target"), world.attach("q")
+    at_target = world.attach("target")
     world.offer(at_target, 5)
-    world.offer(at_source, 5)
     world.send("q", "a")
     assert world.texts(world.arrived(at_target)) == ["a"]
-    assert world.arrived(at_source) == []
+
+
+@pytest.mark.req("T20")
+def test_fw4_a_receiver_at_a_queue_that_forwards_is_refused(world: World) -> None:
+    """It would wait for ever. At its dead-letter queue one can receive."""
+    world.queue("target")
+    world.queue("q", forward_to="target")
+    world.refused(NotAllowedError, Attach(99, "q"), match="auto-forwarding enabled")
+    world.attach("q/$DeadLetterQueue")
 
 
 @pytest.mark.req("T17")
 def test_four_hops(lived: World) -> None:
-    """A chain of four forwards works; a fifth does not: the message is dead-lettered where it would
-    have gone on, and says why."""
+    """A chain of four forwards works; a fifth does not: the message goes to a transfer dead-letter
+    queue where it would have gone on, and says why."""
     assert MAX_FORWARD_HOPS == 4
     for n in range(5, -1, -1):
         lived.queue(f"q{n}", forward_to=f"q{n + 1}" if n < 5 else None)
@@ -58,14 +65,15 @@ def test_four_hops(lived: World) -> None:
     lived.send("q0", "five hops")
     lived.lull()
     assert lived.waiting("q5") == ["four hops"]
-    assert lived.dead_reasons("q4") == [("five hops", "MaxTransferHopCountExceeded")]
+    assert lived.dead_reasons("q4/$Transfer") == [("five hops", "MaxTransferHopCountExceeded")]
     assert [lived.waiting(f"q{n}") for n in range(5)] == [[]] * 5
 
 
 @pytest.mark.req("T17")
 @pytest.mark.parametrize("length", [1, 2, 3])
 def test_a_circle_ends(lived: World, length: int) -> None:
-    """A → B → A, or a queue that forwards to itself: after four hops in a dead-letter queue."""
+    """A → B → A, or a queue that forwards to itself: after four hops in a transfer
+    dead-letter queue."""
     names = [f"q{n}" for n in range(length)]
     for name in names:
         lived.queue(name)
@@ -75,15 +83,15 @@ def test_a_circle_ends(lived: World, length: int) -> None:
     lived.settle_down()
     lived.lull()
     last = names[4 % length]
-    assert lived.dead_reasons(last) == [("round", "MaxTransferHopCountExceeded")]
+    assert lived.dead_reasons(f"{last}/$Transfer") == [("round", "MaxTransferHopCountExceeded")]
     assert [lived.waiting(name) for name in names] == [[]] * length
 
 
 @pytest.mark.req("T17")
 @pytest.mark.parametrize("why", ["disabled", "missing", "full", "too large", "without session"])
 def test_a_target_that_cannot_take_it(lived: World, why: str) -> None:
-    """The message goes to the dead-letter queue of the source, with the reason; nothing is lost,
-    and the sender is not told."""
+    """The message goes to the transfer dead-letter queue of the source, with the reason; nothing is
+    lost, and the sender is not told."""
     sessions = why == "without session"
     lived.queue("target", max_message_size_kb=ROOMY_KB, requires_session=sessions)
     lived.queue("q", forward_to="target", max_message_size_kb=ROOMY_KB)
@@ -99,13 +107,14 @@ def test_a_target_that_cannot_take_it(lived: World, why: str) -> None:
     sent = heavy(100 << 20, body="a")
     assert lived.send("q", sent) == [1]
     lived.lull()
-    ((body, reason, description),) = lived.dead("q")
+    ((body, reason, description),) = lived.not_transferred("q")
+    assert lived.dead("q") == []
     assert body == "a"
     assert (
         reason
         == {
-            "disabled": "EntityDisabled",
-            "missing": "EntityNotFound",
+            "disabled": "MessagingEntityDisabled",
+            "missing": "MessagingEntityNotFound",
             "full": "QuotaExceeded",
             "too large": "MessageSizeExceeded",
             "without session": "Session ID is null.",
@@ -120,15 +129,15 @@ def test_the_reason_is_the_true_one(world: World) -> None:
     world.queue("target", enable_partitioning=True)
     world.queue("q", forward_to="target")
     world.send("q", "a", session_id="s", partition_key="p")
-    ((_, reason, description),) = world.dead("q")
+    ((_, reason, description),) = world.not_transferred("q")
     assert description == "PartitionKey and SessionId must be the same when both are set."
-    assert reason != "Session ID is null."
+    assert reason == "TransferRefused"
 
 
 @pytest.mark.parametrize(
     ("status", "most_kb", "true"),
     [
-        (EntityStatus.DISABLED, ROOMY_KB, "EntityDisabled"),
+        (EntityStatus.DISABLED, ROOMY_KB, "MessagingEntityDisabled"),
         (EntityStatus.ACTIVE, 1, "MessageSizeExceeded"),
         (EntityStatus.ACTIVE, ROOMY_KB, "Session ID is null."),
     ],
@@ -141,7 +150,7 @@ def test_a_missing_session_id_is_the_reason_only_if_it_is(
     world.queue("s", requires_session=True, status=status, max_message_size_kb=most_kb)
     world.queue("q", forward_to="s", max_message_size_kb=ROOMY_KB)
     world.send("q", heavy(2_000, body="a"))
-    ((_, reason, _),) = world.dead("q")
+    ((_, reason, _),) = world.not_transferred("q")
     assert reason == true
 
 

@@ -215,7 +215,7 @@ def test_fa8_through_a_topic_or_forwarded(world: World) -> None:
     world.refused(QuotaExceededError, Send("t", [message("x", session_id="new")]))
     world.send("t", "again", session_id="known")
     world.send("f", "on", session_id="new")
-    assert world.dead_reasons("f") == [("on", "QuotaExceeded")]
+    assert world.dead_reasons("f/$Transfer") == [("on", "QuotaExceeded")]
     world.add_rule("t/subscriptions/s", rule("r", SqlFilter("1=1"), "SET sys.SessionId = 'new'"))
     world.send("t", "changed", session_id="known")
     assert world.dead_reasons("t/subscriptions/s") == [("changed", "QuotaExceeded")]

@@ -8,7 +8,6 @@ from tandembus import limits
 from tandembus.core.commands import Declare, Discharge, Disposition
 from tandembus.core.state import State
 from tandembus.errors import (
-    ArgumentError,
     EntityDisabledError,
     EntityNotFoundError,
     MessageLockLostError,
@@ -16,6 +15,7 @@ from tandembus.errors import (
     NotAllowedError,
     QuotaExceededError,
     Refused,
+    TransactionUnknownError,
 )
 from tandembus.model import Edits
 from tandembus.settings import EntityStatus
@@ -91,7 +91,7 @@ def test_a_lock_lost_before_the_end(busy: World) -> None:
     busy.lull()
     assert busy.waiting("out") == []
     assert busy.waiting("in") == ["a", "b", "c"]
-    busy.refused(ArgumentError, Discharge(transaction))
+    busy.refused(TransactionUnknownError, Discharge(transaction))
 
 
 @pytest.mark.req("T17", "T11")
@@ -146,10 +146,10 @@ def test_two_minutes(busy: World) -> None:
     busy.wait(MINUTE - 1)
     busy.do(busy.sending("out", "x", transaction=early))
     busy.now += 1
-    busy.refused(ArgumentError, busy.sending("out", "x", transaction=early))
-    busy.refused(ArgumentError, Discharge(early))
+    busy.refused(TransactionUnknownError, busy.sending("out", "x", transaction=early))
+    busy.refused(TransactionUnknownError, Discharge(early))
     busy.tick()
-    busy.refused(ArgumentError, Discharge(early))
+    busy.refused(TransactionUnknownError, Discharge(early))
     busy.do(Discharge(late))
     assert busy.waiting("out") == ["y"]
 
@@ -179,7 +179,7 @@ def test_what_is_refused_at_once_does_not_spoil_it(world: World) -> None:
     too_large = world.sending("q", heavy(1 << 20), transaction=transaction)
     world.refused(MessageSizeExceededError, too_large)
     world.refused(EntityNotFoundError, world.sending("unknown", "x", transaction=transaction))
-    world.refused(ArgumentError, world.sending("q", "x", transaction=99))
+    world.refused(TransactionUnknownError, world.sending("q", "x", transaction=99))
     world.do(Discharge(transaction))
     assert world.waiting("q") == ["a"]
 
@@ -235,7 +235,7 @@ def test_forgotten_by_a_restart(world: World) -> None:
     transaction = world.do(Declare())
     world.do(world.sending("q", "a", transaction=transaction))
     world.restart()
-    world.refused(ArgumentError, Discharge(transaction))
+    world.refused(TransactionUnknownError, Discharge(transaction))
     assert world.waiting("q") == []
     assert world.send("q", "b") == [1]
 
@@ -270,7 +270,7 @@ def test_the_number_of_transactions_is_bounded(
 
 def test_an_unknown_transaction(world: World) -> None:
     """Is over, or never was."""
-    world.refused(ArgumentError, Discharge(1))
+    world.refused(TransactionUnknownError, Discharge(1))
     transaction = world.do(Declare())
     world.do(Discharge(transaction))
-    world.refused(ArgumentError, Discharge(transaction))
+    world.refused(TransactionUnknownError, Discharge(transaction))

@@ -56,7 +56,7 @@ from tandembus.core.queue import Queue
 from tandembus.core.rules import Rule, RuleFilter, SqlAction, SqlFilter
 from tandembus.core.state import State
 from tandembus.errors import Refused
-from tandembus.model import Edits, Message, Millis, Value
+from tandembus.model import Edits, LargePayload, Message, Millis, Value
 from tandembus.settings import QueueSettings, SubscriptionSettings, TopicSettings
 
 START: Final = 1_700_000_000_000
@@ -175,6 +175,7 @@ class World:
         for change in outcome.changes:
             if isinstance(change, Enqueued) and change.payload is not None:
                 assert change.body not in self.payloads, "a body's number is used once"
+                assert not isinstance(change.payload, LargePayload)
                 self.payloads[change.body] = bytes(change.payload)  # of `heavy` ones, what is there
         for body in self.namespace.freed:
             assert body not in self.freed, "a body is freed once"
@@ -392,6 +393,10 @@ class World:
     def waiting(self, path: str) -> list[str]:
         """The bodies of all messages of an entity, in any state, by number."""
         return self.texts(self[path].browse(0, _ALL, None))
+
+    def not_transferred(self, path: str) -> list[tuple[str, Value, Value]]:
+        """(body, reason, description) of each message in the transfer dead-letter queue."""
+        return self.dead(f"{path}/$Transfer")
 
     def dead(self, path: str) -> list[tuple[str, Value, Value]]:
         """(body, reason, description) of each message in the dead-letter queue of an entity."""

@@ -18,7 +18,9 @@ from tandembus.amqp.message import (
     AmqpMessage,
     edited,
     sections,
+    without_body,
 )
+from tandembus.amqp.performatives import DeliveryState, TransactionalState
 from tandembus.amqp.types import (
     NULL,
     Array,
@@ -39,9 +41,10 @@ from tandembus.core.effects import Deliver, Delivery, Effect
 from tandembus.core.namespace import Namespace
 from tandembus.core.state import State
 from tandembus.engine.aio import AsyncEngine
-from tandembus.model import Message, Millis, Timestamp
+from tandembus.model import LargePayload, Message, Millis, Payload, Timestamp
 from tandembus.server import management
 from tandembus.server.requests import parse_request
+from tandembus.server.stored import PieceReader, Stream, as_bytes
 from tandembus.server.turns import Turns
 from tandembus.settings import QueueSettings
 from tandembus.store.memory import MemoryStore
@@ -91,8 +94,8 @@ def sdk_request(
 class Reply:
     """A reply, taken apart by our decoder, with every AMQP type as it was."""
 
-    def __init__(self, payload: bytes) -> None:
-        self.payload = payload
+    def __init__(self, reply: bytes | Stream) -> None:
+        self.payload = payload = as_bytes(reply)
         found: dict[int, Any] = {}
         for code, start, _ in sections(payload):
             assert payload[start : start + 3] == bytes((0, 0x53, code)), (
@@ -179,7 +182,7 @@ class Desk:
             await asyncio.Event().wait()
         return await self.engine.execute(command, claims)
 
-    def render(self, path: str, delivery: Delivery, *, shows_state: bool) -> bytes:
+    def render(self, path: str, delivery: Delivery, *, is_whole: bool = True) -> bytes | Stream:
         payload = edited(self.engine.body(delivery.body), decode_edits(delivery.edits))
         marks: dict[str, object] = {
             "x-opt-sequence-number": Long(delivery.sequence_number),
@@ -187,15 +190,15 @@ class Desk:
         }
         if delivery.token is not None:
             marks["x-opt-locked-until"] = Timestamp(delivery.locked_until_ms)
-        if shows_state:
-            marks["x-opt-message-state"] = Int(_SHOWN.get(delivery.state, 0))
+        marks["x-opt-message-state"] = Int(_SHOWN.get(delivery.state, 0))
         pairs = [part for k, v in marks.items() for part in (encode_symbol(k), encode(v))]
         rest = [
             payload[start:end]
             for code, start, end in sections(payload)
             if code != MESSAGE_ANNOTATIONS
         ]
-        return encode_described(MESSAGE_ANNOTATIONS, encode_map(pairs)) + b"".join(rest)
+        message = encode_described(MESSAGE_ANNOTATIONS, encode_map(pairs)) + b"".join(rest)
+        return message if is_whole else without_body(message)
 
     def incoming(self, payload: bytes, message_format: int) -> list[Message]:
         assert message_format == 0
@@ -206,11 +209,20 @@ class Desk:
     def link_named(self, name: str) -> int | None:
         return self.links.get(name)
 
+    def transaction_of(self, state: DeliveryState | None) -> int | None:
+        """Every number is taken for one of this connection's."""
+        if isinstance(state, TransactionalState):
+            return int.from_bytes(state.txn_id, "big")
+        return None
+
     def sender_of(self, path: str, claims: Claims) -> str:
         return "somebody"
 
-    def stored(self, numbers: Sequence[int]) -> dict[int, bytes]:
+    def stored(self, numbers: Sequence[int]) -> dict[int, Payload]:
         return self.engine.engine.stored(numbers)
+
+    def stream_of(self, body: int, payload: LargePayload, head: Sequence[bytes]) -> Stream:
+        return Stream([*head, PieceReader(self.engine.engine, body, payload)])
 
     def refused(self, condition: str) -> None:
         self.refusals.append(condition)

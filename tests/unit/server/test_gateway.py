@@ -17,7 +17,7 @@ from tandembus.amqp.message import encode_message
 from tandembus.clock import ManualClock
 from tandembus.core import commands as c
 from tandembus.core.access import Policy, Right, Secret, everything
-from tandembus.limits import MAX_CHURN, MAX_HANDED_OUT, MAX_UNSETTLED, TOKEN_TIMEOUT_MS
+from tandembus.limits import MAX_CHURN, MAX_HANDED_OUT, TOKEN_TIMEOUT_MS
 from tandembus.server.broker import Broker
 from tandembus.server.gateway import Gateway
 from tandembus.server.incoming import messages_of
@@ -222,7 +222,7 @@ def test_nothing_is_handed_to_a_peer_that_does_not_read() -> None:
 
     async def work(scene: Scene) -> None:
         link = await _filled(scene, 50)
-        scene.gateway.is_clogged = True
+        scene.gateway.is_stalled = True
         link.grant(50)
         await scene.talk(50)
         assert scene.received() == []
@@ -233,17 +233,30 @@ def test_nothing_is_handed_to_a_peer_that_does_not_read() -> None:
     play(work)
 
 
-def test_unsettled_messages_are_bounded() -> None:
-    """Who settles nothing gets so many, whatever its credit; and more when it has settled some."""
+def test_fx10_unsettled_messages_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who settles nothing gets so many, whatever its credit; more when it has settled some, and
+    when locks are over: what cannot be settled any more does not count."""
+    most = 500
+    monkeypatch.setattr("tandembus.server.links.MAX_UNSETTLED_OUT", most)
 
     async def work(scene: Scene) -> None:
-        link = await _filled(scene, MAX_UNSETTLED + 300)
+        link = await _filled(scene, most + 800)
+
+        async def get(count: int) -> None:
+            """So many, and no more, however long one waits."""
+            while len(scene.received()) < count:
+                await scene.talk(10)
+            await scene.talk(100)
+            assert len(scene.received()) == count
+
         for _ in range(3):
-            link.grant(MAX_UNSETTLED)
-            await scene.talk(400)
-        assert len(scene.received()) == MAX_UNSETTLED
+            link.grant(most)
+            await get(most)
         link.settle([event.delivery_id for event in scene.received()[:200]], p.ACCEPTED)
-        await scene.talk(100)
-        assert len(scene.received()) == MAX_UNSETTLED + 200
+        await get(most + 200)
+        scene.clock.advance(61_000)
+        scene.broker.engine.engine.tick()
+        link.grant(most)
+        await get(2 * most + 200)
 
     play(work)

@@ -14,6 +14,7 @@ from tandembus.core.commands import CreateTopic
 from tandembus.core.effects import Delivery
 from tandembus.model import NEVER, Timestamp
 from tandembus.server import management
+from tandembus.server.stored import Stream
 from tests.unit.server.desk import (
     ID,
     Desk,
@@ -265,10 +266,10 @@ def test_peek_leaves_out_what_is_gone_meanwhile() -> None:
         await desk.send(encode_message(body=b"1"), encode_message(body=b"2"))
         render = desk.render
 
-        def render_late(path: str, delivery: Delivery, *, shows_state: bool) -> bytes:
+        def render_late(path: str, delivery: Delivery, *, is_whole: bool = True) -> bytes | Stream:
             if delivery.sequence_number == 1:
                 raise KeyError(delivery.body)
-            return render(path, delivery, shows_state=shows_state)
+            return render(path, delivery, is_whole=is_whole)
 
         desk.render = render_late  # type: ignore[method-assign]
         found = await desk.ask("peek-message", {"message-count": Int(5)})

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tandembus.amqp.message import encode_message
+from tandembus.amqp.performatives import TransactionalState
 from tandembus.amqp.types import Int, Long, UByte, UInt
 from tandembus.core.commands import Disposition, Settle
 from tandembus.core.effects import Delivery
@@ -176,7 +177,9 @@ def test_a_settlement_in_a_transaction() -> None:
         await desk.queue()
         body = {"messages": [{"message": encode_message()}]}
         request = parse_request(encode_request("com.microsoft:schedule-message", body))
-        encoded = await management.answer(request, "q", desk.claims, desk, transaction=77)
+        encoded = await management.answer(
+            request, "q", desk.claims, desk, state=TransactionalState(b"\x4d")
+        )
         assert Reply(encoded).status >= 400, "there is no such transaction"
 
     run(scene)

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tandembus.admin.console.entities import counts
 from tandembus.app import Server
 from tandembus.client import Client, NextSession, OutgoingMessage
 from tandembus.config import NamespaceConfig, ServerConfig
@@ -23,8 +24,11 @@ from tandembus.core.commands import CreateQueue
 from tandembus.errors import ArgumentError, EntityNotFoundError, ServerBusyError, StoreError
 from tandembus.server import metrics
 from tandembus.server.health import tell_systemd
+from tandembus.server.metrics import ENTITY, _read
+from tandembus.settings import EntityStatus
 from tandembus.store.memory import MemoryStore
 from tandembus.testing import LocalBroker
+from tests.unit.core.world import World
 from tests.unit.server.exposition import Family, parse
 
 ROOT = "RootManageSharedAccessKey"
@@ -392,3 +396,20 @@ def test_a_quota_of_entities(tmp_path: Path) -> None:
             await server.stop()
 
     asyncio.run(run())
+
+
+@pytest.mark.req("T20", "C5")
+def test_fw7_what_could_not_be_forwarded_has_a_metric_and_a_figure_of_its_own() -> None:
+    """In the metrics and in the console; the sums and the bytes have it, too."""
+    world = World()
+    world.queue("target", status=EntityStatus.SEND_DISABLED)
+    world.queue("q", forward_to="target")
+    world.send("q", "a", "b")
+    queue = world["q"]
+    shown = dict(zip((name for name, *_ in ENTITY), _read(queue, world.now), strict=True))
+    names = ("messages", "active_messages", "deadlettered_messages", "transfer_messages")
+    assert [shown[name] for name in names] == [2, 0, 0, 0]
+    assert shown["transfer_deadlettered_messages"] == shown["dead_letter_message_total"] == 2
+    figures = counts(queue)
+    assert (figures["dead"], figures["transfer"], figures["transfer_dead"]) == (0, 0, 2)
+    assert figures["bytes"] == shown["size_bytes"] == queue.used_bytes > 0

@@ -20,7 +20,7 @@ class Desk:
         self.asked: list[bytes] = []
         self.turns = Turns()
 
-    async def answer(self, _: Node, payload: bytes) -> tuple[None, None]:
+    async def answer(self, _: Node, payload: bytes, state: object) -> tuple[None, None]:
         self.asked.append(payload)
         return None, None
 

@@ -66,7 +66,7 @@ def test_rules_in_and_out() -> None:
         correlation = rules["correlation"].filter
         assert isinstance(correlation, CorrelationFilter)
         assert (correlation.label, correlation.message_id) == ("l", None)
-        assert type(correlation.properties["n"]) is int, "an integer is an integer"
+        assert type(correlation.properties["n"]) is type(CORRELATION["properties"]["n"])  # type: ignore[index]
 
         body = {"top": Int(100), "skip": Int(0)}
         found = await desk.ask("enumerate-rules", body, path=path)

@@ -76,6 +76,9 @@ def test_every_change_has_a_record_and_every_code_is_fixed() -> None:
         (22, "CursorMoved"),
         (23, "CursorDropped"),
         (24, "TapTrimmed"),
+        (25, "ScheduleHeld"),
+        (26, "PieceStored"),
+        (27, "PiecesJoined"),
     ]
 
 

@@ -37,14 +37,16 @@ KINDS: Final = {
 
 
 def counts(queue: Queue) -> dict[str, int]:
-    grave, states = queue.dead_letter, queue.counts
+    states, (dead, not_transferred) = queue.counts, queue.dead_letter_counts
     return {
         "active": queue.active_count,
         "scheduled": states[State.SCHEDULED],
         "deferred": states[State.DEFERRED] + states[State.DEFERRED_LOCKED],
         "delayed": states[State.DELAYED],
-        "dead": 0 if grave is None else sum(grave.counts),
-        "bytes": queue.size_bytes + (0 if grave is None else grave.size_bytes),
+        "dead": dead,
+        "transfer": queue.transfer_count,
+        "transfer_dead": not_transferred,
+        "bytes": queue.size_bytes + sum(each.size_bytes for each in queue.its_dead_letters),
         "in": queue.tally.incoming,
         "out": queue.tally.outgoing,
     }

@@ -23,7 +23,17 @@ EVERY_S: Final = 5
 KEPT: Final = 720
 """An hour of samples."""
 _AT_ONCE: Final = 100
-_SUMS: Final = ("in", "out", "active", "scheduled", "deferred", "dead", "bytes")
+_SUMS: Final = (
+    "in",
+    "out",
+    "active",
+    "scheduled",
+    "deferred",
+    "dead",
+    "transfer",
+    "transfer_dead",
+    "bytes",
+)
 _WATCH_S: Final = 1.0
 
 

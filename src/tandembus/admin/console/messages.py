@@ -45,28 +45,35 @@ async def browse(visit: Visit, render: Render) -> dict[str, Any]:
         for delivery in page:
             following = delivery.sequence_number + 1
             looked += 1
-            message = _rendered(visit, render, queue.path, delivery)
-            if message is not None and matches(message):
-                found.append(_described(message, delivery))
+            rendered = _rendered(visit, render, queue.path, delivery, is_whole=False)
+            if rendered is not None and matches(rendered[0]):
+                found.append(_described(*rendered, delivery))
                 if len(found) == top:
                     break
     return {"rows": found, "next": str(following), "looked": looked}
 
 
-def _rendered(visit: Visit, render: Render, path: str, delivery: Any) -> ReceivedMessage | None:
+def _rendered(
+    visit: Visit, render: Render, path: str, delivery: Any, *, is_whole: bool
+) -> tuple[ReceivedMessage, int] | None:
+    """The message, and its size; if it is large and not wanted as a whole, without its body."""
     try:
-        payload = render(visit.broker, path, delivery)
+        payload, size = render(visit.broker, path, delivery, is_whole)
     except KeyError:
         return None  # it has gone meanwhile
-    return ReceivedMessage(payload, 0, b"", None)
+    return ReceivedMessage(payload, 0, b"", None), size
 
 
-def _described(message: ReceivedMessage, delivery: Any, *, is_whole: bool = False) -> Any:
+def _described(
+    message: ReceivedMessage, size: int, delivery: Any, *, is_whole: bool = False
+) -> Any:
     tree = as_json(message)
     tree["sequence_number"] = str(message.sequence_number)
     tree["state"] = State(delivery.state).name.lower().replace("_", " ")
     tree["level"] = delivery.level
-    tree["size"] = len(message.payload)
+    tree["size"] = size
+    if size > len(message.payload):
+        tree["is_cut"] = True
     for name in ("body", "body_base64"):
         text = tree.get(name)
         if isinstance(text, str) and len(text) > _SHORT and not is_whole:
@@ -78,15 +85,14 @@ def _described(message: ReceivedMessage, delivery: Any, *, is_whole: bool = Fals
 async def show(visit: Visit, render: Render) -> dict[str, Any]:
     """One message, with its whole body."""
     queue, number = visit.queue(), visit.integer("number", 0, 1 << 64)
-    delivery, message = await _one(visit, render, queue.path, number)
-    return {"message": _described(message, delivery, is_whole=True)}
+    return {"message": await _one(visit, render, queue.path, number)}
 
 
-async def _one(visit: Visit, render: Render, path: str, number: int) -> tuple[Any, ReceivedMessage]:
+async def _one(visit: Visit, render: Render, path: str, number: int) -> Any:
     for delivery in await visit.execute(c.Browse(path, number, 1, None)):
-        message = _rendered(visit, render, path, delivery)
-        if delivery.sequence_number == number and message is not None:
-            return delivery, message
+        rendered = _rendered(visit, render, path, delivery, is_whole=True)
+        if delivery.sequence_number == number and rendered is not None:
+            return _described(*rendered, delivery, is_whole=True)
     raise MessageNotFoundError(number)
 
 
@@ -114,8 +120,7 @@ async def resubmit(visit: Visit, render: Render) -> dict[str, Any]:
         raise ArgumentError("'edits' is an object.")
     done = 0
     for number in visit.numbers():
-        delivery, message = await _one(visit, render, queue.path, number)
-        tree = {**_described(message, delivery, is_whole=True), **edits}
+        tree = {**await _one(visit, render, queue.path, number), **edits}
         for name in ("is_cut", "size", "level", "scheduled_enqueue_time"):
             tree.pop(name, None)
         again = from_json(tree, f"message {number}", visit.broker.now_ms())
@@ -129,7 +134,7 @@ def _home(queue: Any) -> str:
     """Where a dead letter came from: a subscription's goes to its topic again."""
     if queue.kind is not EntityKind.DEAD_LETTER:
         raise ArgumentError("Say where to: 'to' is a queue or a topic.")
-    owner: str = queue.path.rpartition("/$")[0]
+    owner: str = queue.owner.path
     return owner.partition("/Subscriptions/")[0]
 
 

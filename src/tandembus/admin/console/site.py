@@ -30,7 +30,7 @@ class Broker(Protocol):
     def authorize(self, header: str | None, resource: str) -> Claims: ...
 
 
-Render: TypeAlias = Callable[[Broker, str, Delivery], bytes]
+Render: TypeAlias = Callable[[Broker, str, Delivery, bool], tuple[bytes, int]]
 """A message of a path as a receiver would get it. Raises KeyError if it has gone."""
 
 

@@ -27,6 +27,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from tandembus.changes import TRANSFER_BIT
 from tandembus.journal.schema import ARRIVALS, ENDS, RETURNS
 
 FAULTS: Final = {
@@ -237,9 +238,9 @@ def _lives(told: DataFrame) -> DataFrame:
 
 
 def _deaths(told: DataFrame) -> DataFrame:
-    """A dead-letter queue has the number after its entity's, and messages keep theirs."""
+    """Messages keep their number in a dead-letter queue."""
     is_buried = F.col("kind") == "buried"
-    owner = F.when(is_buried, F.col("entity_id") - 1).otherwise(F.col("entity_id"))
+    owner = F.when(is_buried, _owner()).otherwise(F.col("entity_id"))
     balance = F.sum(F.when(is_buried, 1).otherwise(-1))
     fault = F.when(F.col("balance") < 0, "not_buried").otherwise("buried_from_nowhere")
     return (
@@ -251,6 +252,14 @@ def _deaths(told: DataFrame) -> DataFrame:
         .withColumn("fault", fault)
         .transform(_shaped)
     )
+
+
+def _owner() -> Column:
+    """The entity of a dead-letter queue, which has the number after it; of a transfer dead-letter
+    queue, which has one bit more."""
+    entity = F.col("entity_id")
+    is_transfer = entity >= TRANSFER_BIT
+    return F.when(is_transfer, entity - TRANSFER_BIT).otherwise(entity - 1)
 
 
 def _moves(told: DataFrame) -> DataFrame:
@@ -465,9 +474,8 @@ def _by_message(found: DataFrame, names: DataFrame) -> DataFrame:
     named = found.join(known, [*_RUN, "entity_id"], "left").withColumn(
         "rank", F.create_map(*ranks)[F.col("fault")]
     )
-    owner = F.when(F.col("entity").endswith("/$DeadLetterQueue"), F.col("entity_id") - 1).otherwise(
-        F.col("entity_id")
-    )
+    is_dead = F.col("entity").endswith("/$DeadLetterQueue")
+    owner = F.when(is_dead, _owner()).otherwise(F.col("entity_id"))
     # What is about no message stays apart.
     apart = F.when(F.col("sequence_number").isNull(), F.col("place"))
     said = F.struct("entity", "entity_id", "until_sequence_number", "fault", "detail")

@@ -5,10 +5,11 @@ import rules from "./rules.js";
 export default async function entity(main, [path, tab]) {
   const info = await get("entity", { path });
   const figures = h("div", { class: "cards" }), body = h("div", { role: "tabpanel" });
-  const grave = `${path}/$DeadLetterQueue`;
+  const grave = `${path}/$DeadLetterQueue`, notTransferred = `${path}/$Transfer/$DeadLetterQueue`;
   const tabs = [];
   if (info.kind !== "topic") tabs.push(["messages", "Messages", () => messages(body, path, info)], ["dead", "Dead letters", () => messages(body, grave, { ...info, kind: "dead-letter" })]);
   else tabs.push(["subscriptions", "Subscriptions", subscriptions], ["messages", "Send", () => messages(body, path, info)]);
+  if (info.transfer_dead || tab === "transfer") tabs.push(["transfer", "Transfer dead letters", () => messages(body, notTransferred, { ...info, kind: "dead-letter" })]);
   if (info.kind === "subscription") tabs.push(["rules", "Rules", () => rules(body, path)]);
   if (info.sessions) tabs.push(["sessions", "Sessions", sessions]);
   tabs.push(["settings", "Settings", settings]);
@@ -24,7 +25,7 @@ export default async function entity(main, [path, tab]) {
   }
   function draw(now) {
     const one = (name, value) => h("div", { class: "card figure" }, h("div", { class: "name" }, name), h("div", { class: "value" }, value));
-    clear(figures, one("Active", n(now.active)), one("Scheduled", n(now.scheduled)), one("Deferred", n(now.deferred)), one("Dead-lettered", n(now.dead)), one("Size", bytes(now.bytes)), one("In, in all", n(now.in)), one("Out, in all", n(now.out)), one("Oldest", info.oldest_ms ? span(info.oldest_ms) : "–"));
+    clear(figures, one("Active", n(now.active)), one("Scheduled", n(now.scheduled)), one("Deferred", n(now.deferred)), one("Dead-lettered", n(now.dead)), now.transfer ? one("To be forwarded", n(now.transfer)) : null, now.transfer_dead ? one("Transfer dead-lettered", n(now.transfer_dead)) : null, one("Size", bytes(now.bytes)), one("In, in all", n(now.in)), one("Out, in all", n(now.out)), one("Oldest", info.oldest_ms ? span(info.oldest_ms) : "–"));
   }
   async function remove() {
     if (!(await confirmed(`Delete ${path} with all its messages?`, "Delete"))) return;

@@ -20,7 +20,7 @@ export default async function overview(main) {
     if (recent.length > 120) recent.shift();
     const now = rates(recent.slice(-4), ["in", "out"]).at(-1) ?? { in_s: 0, out_s: 0, commit: null };
     clear(cards, figure("Incoming / s", rate(now.in_s), `${n(sample.in)} in all`), figure("Outgoing / s", rate(now.out_s), `${n(sample.out)} in all`),
-      figure("Waiting", n(sample.active), `${n(sample.scheduled)} scheduled`), figure("Dead-lettered", n(sample.dead)),
+      figure("Waiting", n(sample.active), `${n(sample.scheduled)} scheduled`), figure("Dead-lettered", n(sample.dead), sample.transfer_dead ? `${n(sample.transfer_dead)} not forwarded` : ""),
       figure("Entities", n(sample.entities)), figure("Commit", now.commit === null ? "–" : span(now.commit), "one group"), figure("Messages", bytes(sample.bytes), `${bytes(sample.written)} written`));
     const all = rates([...samples, ...recent], ["in", "out"]);
     clear(charts, lines("Messages a second", all, [{ name: "incoming", color: "--in", of: (p) => p.in_s }, { name: "outgoing", color: "--out", of: (p) => p.out_s }]),

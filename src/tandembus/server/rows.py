@@ -1,0 +1,122 @@
+"""Frames that came together, as few commands as make no difference.
+
+The rule: the effect is that of one frame after the other, over all links and sessions of the
+connection. Neighbours on one entity are one row: messages of one link, or deliveries of one link
+that were decided alike. Frames for different entities change places, so that neighbours become more
+(a read has frames of a hundred queues), but only where the entities have nothing to do with each
+other: none of them forwards, neither messages nor dead letters. What is part of a transaction, a
+request, a flow or anything that changes a link is never taken here, nor what is sent by way of
+another entity; all that came before it is done first.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tandembus.amqp.events import Delivery, Dispositions, Event, MessageReceived
+from tandembus.amqp.performatives import Error, Rejected, TransactionalState
+from tandembus.core.namespace import Namespace
+from tandembus.server.links import Handler, Inlet, Outlet
+
+_MESSAGES: Final = 0
+
+
+class Rows:
+    """The rows of one read, in their order for each entity."""
+
+    __slots__ = ("_alone", "_namespace", "_rows")
+
+    def __init__(self, namespace: Namespace) -> None:
+        self._namespace = namespace
+        self._rows: dict[str, list[Row]] = {}
+        self._alone: dict[str, bool] = {}
+
+    def take(self, event: Event) -> bool:
+        """Whether it is in a row now; else it is done by itself, after `run`."""
+        if type(event) is MessageReceived:
+            handler = event.link.context
+            if event.state is not None or type(handler) is not Inlet or handler.via is not None:
+                return False
+            if not self._stands_alone(handler.entity):
+                return False
+            self._row(handler, (_MESSAGES, False)).items.append(event)
+            return True
+        if type(event) is not Dispositions:
+            return False
+        _, deliveries, state, is_settled, as_receiver, _, _ = event
+        if not as_receiver or not deliveries or type(state) is TransactionalState:
+            return False
+        for delivery in deliveries:
+            handler = delivery.link.context
+            if type(handler) is not Outlet or not self._stands_alone(handler.entity):
+                return False
+        for delivery in deliveries:
+            row = self._row(delivery.link.context, (id(state), is_settled))
+            row.event = event
+            row.items.append(delivery)
+        return True
+
+    def run(self) -> None:
+        """Do all that was taken."""
+        rows, self._rows = self._rows, {}
+        for some in rows.values():
+            for row in some:
+                row.run()
+
+    def _stands_alone(self, entity: str) -> bool:
+        alone = self._alone.get(entity)
+        if alone is None:
+            namespace = self._namespace
+            alone = entity in namespace and namespace.find(entity).stands_alone
+            self._alone[entity] = alone
+        return alone
+
+    def _row(self, handler: Inlet | Outlet, kind: tuple[int, bool]) -> Row:
+        """The one that it continues, or a new one."""
+        rows = self._rows.get(handler.entity)
+        if rows is None:
+            rows = self._rows[handler.entity] = []
+        elif rows[-1].handler is handler and rows[-1].kind == kind:
+            return rows[-1]
+        row = Row(handler, kind)
+        rows.append(row)
+        return row
+
+
+class Row:
+    """What is one command."""
+
+    __slots__ = ("event", "handler", "items", "kind")
+
+    def __init__(self, handler: Inlet | Outlet, kind: tuple[int, bool]) -> None:
+        self.handler = handler
+        self.kind = kind
+        """Whether they are messages, else the outcome of the deliveries."""
+        self.items: list[MessageReceived | Delivery] = []
+        self.event: Dispositions | None = None
+        """One of those that decided about them: it keeps its outcome, whose identity is in
+        `kind`."""
+
+    def run(self) -> None:
+        if self.event is None:
+            self.handler.on_messages(self.items)  # type: ignore[arg-type]
+        else:
+            self.handler.on_dispositions(self.items, self.event.state, self.event.settled)  # type: ignore[arg-type]
+
+
+def decide(event: Dispositions) -> None:
+    """What the peer has decided about deliveries, by itself: those of one link are one row."""
+    _, deliveries, state, is_settled, as_receiver, first, last = event
+    if not as_receiver:
+        return  # the peer settles what it sent: nothing to do
+    if not deliveries and not is_settled:
+        # Settled before, or never ours: say so, or the peer waits a minute.
+        text = "The delivery is not unsettled any more."
+        error = Error("com.microsoft:message-lock-lost", text)
+        event.session.answer(first, last, Rejected(error), as_receiver=False)
+    rows: dict[Handler, list[Delivery]] = {}
+    for delivery in deliveries:
+        if delivery.link.context is not None:
+            rows.setdefault(delivery.link.context, []).append(delivery)
+    for handler, row in rows.items():
+        handler.on_dispositions(row, state, is_settled)

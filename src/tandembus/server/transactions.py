@@ -1,0 +1,231 @@
+"""Transactions on a connection (AMQP 1.0 §4): declared and discharged on the link to a coordinator.
+
+What is asked in one is remembered in core until its discharge. Here is what the peer has declared,
+and the deliveries that it has decided about in each: they are settled when it is committed, and
+after a rollback they are as before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from tandembus.amqp import performatives as p
+from tandembus.amqp.events import Delivery as Unsettled
+from tandembus.amqp.events import LinkFlow, MessageReceived
+from tandembus.amqp.link import Link
+from tandembus.amqp.message import VALUE, sections
+from tandembus.amqp.types import decode_descriptor
+from tandembus.core import commands as c
+from tandembus.core.access import everything
+from tandembus.errors import (
+    NotAllowedError,
+    ProtocolError,
+    ServerBusyError,
+    TandemError,
+    TransactionUnknownError,
+)
+from tandembus.limits import MAX_UNPROVEN_TRANSACTIONS
+from tandembus.names import Address
+from tandembus.server.arrival import Arrival
+
+if TYPE_CHECKING:
+    from tandembus.server.gateway import Gateway
+
+_CREDIT: Final = 1_000
+_NO_GROUP: Final = object()
+
+
+@dataclass(slots=True)
+class Joined:
+    """Deliveries that the peer has decided about in a transaction."""
+
+    link: Link
+    ids: list[int]
+    """None, if that was refused."""
+    answer: p.TransactionalState
+
+
+class Declared:
+    """The open transactions of a connection."""
+
+    def __init__(self) -> None:
+        self._joined: dict[int, list[Joined]] = {}
+        self._arrivals: dict[int, list[Arrival]] = {}
+        """Large messages that were sent in each."""
+
+    def __len__(self) -> int:
+        return len(self._joined)
+
+    def begin(self, number: int) -> None:
+        self._joined[number] = []
+
+    def number_of(self, txn_id: bytes) -> int:
+        """Only a transaction of the same connection: nobody puts anything into somebody else's."""
+        number = int.from_bytes(txn_id, "big")
+        if number not in self._joined:
+            raise TransactionUnknownError("The transaction does not exist, or is over.")
+        return number
+
+    def join(self, joined: Joined) -> None:
+        """These deliveries are settled when their transaction is committed."""
+        self._joined[int.from_bytes(joined.answer.txn_id, "big")].append(joined)
+
+    def keep(self, txn_id: bytes, arrival: Arrival) -> None:
+        """A large message was sent: what is on disk of it is dropped after a rollback."""
+        self._arrivals.setdefault(int.from_bytes(txn_id, "big"), []).append(arrival)
+
+    def is_over(self, number: int) -> None:
+        """It was committed or rolled back."""
+        for arrival in self._arrivals.pop(number, ()):
+            arrival.release()
+
+    def forget(self, number: int) -> None:
+        self._joined.pop(number, None)
+
+    def end(self, number: int) -> list[Joined]:
+        """It is discharged; what was to be settled with it."""
+        return self._joined.pop(number)
+
+
+class Group:
+    """A session whose first link is to the coordinator, as in Azure: its transactions reach several
+    entities by way of one, the root, which is the first that a link of the session is for. So the
+    peer can send to all of them, but receive from the root only."""
+
+    __slots__ = ("root",)
+
+    def __init__(self) -> None:
+        self.root: str | None = None
+
+    def admit(self, address: Address, *, is_receiver: bool) -> None:
+        """A link to or from an entity. Raises if the peer cannot receive from it."""
+        if self.root is None:
+            self.root = address.entity
+        elif is_receiver and address.entity != self.root:
+            raise NotAllowedError(
+                f"Messages of '{address.path}' cannot be received here: this session is a "
+                f"transaction group, and its root is '{self.root}'. Use another session."
+            )
+
+
+def group_of(link: Link) -> Group | None:
+    """The group that the session of a link is. The session's first link decides whether it is."""
+    session = link.session
+    if session.context is None:
+        is_coordinator = link.remote is not None and isinstance(link.remote.target, p.Coordinator)
+        session.context = Group() if is_coordinator else _NO_GROUP
+    return session.context if isinstance(session.context, Group) else None
+
+
+class Transactor:
+    """The peer declares and discharges transactions. What it leaves open is rolled back."""
+
+    def __init__(self, gateway: Gateway, link: Link) -> None:
+        self.gateway = gateway
+        self.link = link
+        self._open: set[int] = set()
+        self._unproven: set[int] = set()
+        """Those that were declared before any token was shown."""
+
+    def on_messages(self, events: list[MessageReceived]) -> None:
+        for event in events:
+            self._on_request(event)
+
+    def _on_request(self, event: MessageReceived) -> None:
+        try:
+            request = _request(event.payload)
+            if isinstance(request, p.Declare):
+                self._declare(event.delivery_id)
+            else:
+                self._discharge(event.delivery_id, request)
+        except TandemError as error:
+            self._answer(event.delivery_id, p.Rejected(self.gateway.error_of(error)))
+
+    def _declare(self, delivery_id: int) -> None:
+        """.NET declares before it puts any token, if a transaction is the first thing it does. What
+        is then asked in it is judged by the tokens that are there."""
+        gateway = self.gateway
+        is_unproven = not gateway.claims.is_anybody(gateway.now_ms())
+        if is_unproven and gateway.broker.unproven_transactions >= MAX_UNPROVEN_TRANSACTIONS:
+            raise ServerBusyError("Too many transactions were declared without a token.")
+        gateway.broker.unproven_transactions += is_unproven
+        claims = everything() if is_unproven else gateway.claims
+        done = partial(self._declared, delivery_id, is_unproven)
+        gateway.broker.submit(c.Declare(), claims, done)
+
+    def _declared(self, delivery_id: int, is_unproven: bool, reply: Any) -> None:
+        if isinstance(reply, TandemError):
+            self.gateway.broker.unproven_transactions -= is_unproven
+            self._answer(delivery_id, p.Rejected(self.gateway.error_of(reply)))
+            return
+        self._open.add(reply)
+        if is_unproven:
+            self._unproven.add(reply)
+        if self.link.context is not self:  # it has gone meanwhile
+            self.on_gone()
+            return
+        self.gateway.transactions.begin(reply)
+        self._answer(delivery_id, p.Declared(reply.to_bytes(8, "big")))
+
+    def _discharge(self, delivery_id: int, request: p.Discharge) -> None:
+        number = self.gateway.transactions.number_of(request.txn_id)
+        if number not in self._open:
+            raise TransactionUnknownError("The transaction was declared on another link.")
+        self._end(number)
+        joined = self.gateway.transactions.end(number)
+        done = partial(self._discharged, number, delivery_id, [] if request.fail else joined)
+        command = c.Discharge(number, request.fail)
+        self.gateway.broker.submit(command, self.gateway.claims, done)
+
+    def _discharged(self, number: int, delivery_id: int, joined: list[Joined], reply: Any) -> None:
+        self.gateway.transactions.is_over(number)
+        if isinstance(reply, TandemError):
+            description = self.gateway.error_of(reply).description
+            error = p.Error("amqp:transaction:rollback", description)
+            self._answer(delivery_id, p.Rejected(error))
+            return
+        for each in joined:
+            each.link.settle(each.ids, each.answer)
+        self._answer(delivery_id, p.ACCEPTED)
+
+    def _end(self, number: int) -> None:
+        self._open.discard(number)
+        if number in self._unproven:
+            self._unproven.discard(number)
+            self.gateway.broker.unproven_transactions -= 1
+
+    def _answer(self, delivery_id: int, outcome: p.Outcome) -> None:
+        self.link.settle([delivery_id], outcome)
+        if self.link.credit < _CREDIT // 2:
+            self.link.grant(_CREDIT)
+        self.gateway.write_soon()
+
+    def on_flow(self, event: LinkFlow) -> None: ...
+
+    def on_dispositions(
+        self, deliveries: list[Unsettled], state: p.DeliveryState | None, is_settled: bool
+    ) -> None: ...
+
+    def on_gone(self) -> None:
+        for number in list(self._open):
+            self._end(number)
+            self.gateway.transactions.forget(number)
+            command = c.Discharge(number, fail=True)
+            done = partial(self._rolled_back, number)
+            self.gateway.broker.submit(command, self.gateway.claims, done)
+
+    def _rolled_back(self, number: int, reply: Any) -> None:
+        self.gateway.transactions.is_over(number)
+
+
+def _request(payload: bytes) -> p.Declare | p.Discharge:
+    """What the body of a message to the coordinator asks (AMQP 1.0 §4.5)."""
+    for code, start, _ in sections(payload):
+        if code == VALUE:
+            _, at = decode_descriptor(payload, start + 1)
+            request, _ = p.decode_performative(payload, at)
+            if isinstance(request, p.Declare | p.Discharge):
+                return request
+    raise ProtocolError("The coordinator takes a declare or a discharge.")
