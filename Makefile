@@ -73,7 +73,8 @@ long: $(READY) $(CHROMIUM) ## Every long harness with its full count, LANES side
 
 test-long: $(READY) ## The tests that are too long for `test` and belong to no other target
 	$(BIN)/pytest -q -m long --ignore tests/spark --ignore tests/browser \
-		--ignore tests/house/test_pages.py --ignore tests/crash/test_failover.py $(ARGS)
+		--ignore tests/house/test_pages.py --ignore tests/crash/test_failover.py \
+		--ignore tests/hostile/test_timing.py $(ARGS)
 
 properties: $(READY) ## The property tests, with a seed that hypothesis draws (ARGS=--hypothesis-seed=N); `make test` has seed 0
 	$(BIN)/pytest -n $(WORKERS) -q -m "hypothesis and not long" $(ARGS)
@@ -146,6 +147,7 @@ connections: $(READY) ## 5,000 idle connections, then 1,000 inside TLS; one with
 	$(PY) -m tests.hostile.crowded
 
 timing: $(READY) ## Whether the time of a refusal tells anything about a key: TRIES of each pair
+	$(BIN)/pytest -q -m long tests/hostile/test_timing.py
 	$(PY) -m tests.hostile.timing --count $(TRIES) $(ARGS)
 
 outage: $(READY) ## A pair of servers through OUTAGES outages, the syphon killed KILLS times

@@ -79,8 +79,8 @@ def read(data: bytes, *, most_nodes: int = limits.MAX_XML_NODES) -> Element:
 
     A client that reads a page of a hundred entities allows more nodes than a broker does.
     """
-    if len(data) > limits.MAX_MANAGEMENT_REQUEST:
-        raise ProtocolError(f"The XML exceeds {limits.MAX_MANAGEMENT_REQUEST} bytes.")
+    if len(data) > limits.MAX_HTTP_BODY:
+        raise ProtocolError(f"The XML exceeds {limits.MAX_HTTP_BODY} bytes.")
     if b"\0" in data:  # UTF-16, which expat takes whatever encoding it is told
         raise ProtocolError("The XML is not UTF-8.")
     return _Reader(most_nodes).read(data)

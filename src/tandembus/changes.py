@@ -234,8 +234,12 @@ class Reactivated(NamedTuple):
 
 
 class ScheduleHeld(NamedTuple):
-    """Messages that were scheduled in a transaction, with their numbers given at once: `is_held` as
-    long as it is open, and none becomes active. A restart cancels those that are held."""
+    """Messages that are scheduled in a transaction, with their numbers given at once: `is_held` as
+    long as it is open, and none becomes active. A restart cancels those that are held.
+
+    It comes before the `Enqueued` of what is held, so that the id of a held message is not taken
+    for one that was accepted: the history of duplicates gets it when the transaction is committed.
+    Older logs have it behind; there the `Enqueued` has put the id into the history."""
 
     time: Millis
     entity: int

@@ -205,7 +205,7 @@ class Parser:
         "has_more",
     )
 
-    def __init__(self, *, max_body: int = limits.MAX_MANAGEMENT_REQUEST) -> None:
+    def __init__(self, *, max_body: int = limits.MAX_HTTP_BODY) -> None:
         self._max_body = max_body
         self._buffer = bytearray()
         self._scanned = 0

@@ -66,15 +66,26 @@ MAX_MESSAGE_KB: Final = 102_400
 """Largest message size that an entity can be set to: 100 MB (Service Bus premium)."""
 PIECE_BYTES: Final = 512 * KIB
 """A message that goes on after so many bytes is stored in pieces as it comes, and read in pieces as
-it leaves: no message is ever in memory as a whole. Half of what closes a group."""
+it leaves. In memory as a whole it is only where somebody asks for all of it: `Engine.body`, as the
+console does for one message that is shown whole. Half of what closes a group."""
 MAX_UNSTORED_BYTES: Final = 1 * MIB
 """Pieces of one connection that wait for the disk; then nothing more is read from it."""
+MIN_PIECE_COST: Final = 16 * KIB
+"""What a piece counts at least: a peer can make pieces of one byte, and each takes memory."""
+MAX_PIECES: Final = 8_192
+"""Pieces of one message: 12 KiB each for the largest one. More are read too slowly."""
 MAX_UNFINISHED_BYTES: Final = 2_048 * MIB
 """Pieces on disk of messages that one connection has not finished: 20 of the largest. Who begins
 more is told to try later."""
+MAX_ALL_UNFINISHED_BYTES: Final = 8 * MAX_UNFINISHED_BYTES
+"""The same of all connections of a namespace: no entity's size counts them yet."""
+PIECES_IN_MEMORY: Final = 16
+"""Pieces of large messages on their way out that a namespace keeps in memory."""
 MAX_REPLY_BYTES: Final = 1_024 * MIB
 """Messages in one answer of `$management`: ten of the largest. AMQP's own bound is four times
 that."""
+MAX_REPLY_IN_MEMORY: Final = 64 * MIB
+"""Of these, messages that are not stored in pieces, and so are in memory together."""
 MAX_BATCH_BYTES: Final = 1 * MIB
 """A batch in one transfer (Service Bus premium)."""
 BATCH_ENVELOPE: Final = 4 * KIB
@@ -82,6 +93,9 @@ BATCH_ENVELOPE: Final = 4 * KIB
 MAX_REQUEST_MESSAGES: Final = 4_500
 """Messages, or numbers of messages, in one request to `$management`. A batch has no such bound: its
 size is one."""
+MAX_REQUEST_NODES: Final = 60_000
+"""Values in the messages of one request that schedules them: MAX_REQUEST_MESSAGES maps with six
+keys each (.NET writes four). Decoding so many takes some 25 ms."""
 
 # -------------------------------------------------------------------------- entities, sizes
 
@@ -201,6 +215,10 @@ MAX_OPEN_TRANSACTIONS: Final = 5_000
 """Undischarged transactions of a namespace: as many as connections."""
 MAX_UNPROVEN_TRANSACTIONS: Final = 500
 """Of these, those of connections that had shown no token when they declared them."""
+MAX_UNPROVEN_PER_LINK: Final = 50
+"""Of these, those of one link, so that one peer cannot take them all."""
+MAX_TRANSACTIONS_PER_CONNECTION: Final = 1_000
+"""Undischarged transactions of one connection, so that one peer cannot take all of a namespace."""
 
 # ---------------------------------------------------------------------- SQL filters, actions
 
@@ -287,7 +305,10 @@ MAX_LINKS_PER_CONNECTION: Final = 10_000
 """Links of one connection; a session receiver of .NET has three."""
 MAX_PARTIAL_BYTES: Final = 16 * MIB
 """Messages of one connection of which not all frames have come, over all links. Beyond it what has
-come goes to disk at once, in pieces; a batch, which cannot, is refused with its link."""
+come goes to disk at once, in pieces; a batch or a request, which cannot, is rejected as busy."""
+MAX_DELIVERY_TAG: Final = 128
+"""Bytes of a delivery tag that is taken. AMQP allows 32 (§2.8.7), and we send no more; the old SDK
+for Java (azure-servicebus 3.6.7) tags its requests to $cbs with the 36 characters of a UUID."""
 MAX_CREDIT: Final = 1_000_000
 """Credit of one link that we honour. It takes no memory: what may be unsettled has bounds."""
 MAX_PREFETCH: Final = 5_000
@@ -368,13 +389,18 @@ CHURN_PER_S: Final = 1_000
 it a round trip and some milliseconds of its own."""
 STREAM_BYTES: Final = 256 * KIB
 """What is read of large messages for one peer before it has taken that."""
-MAX_MANAGEMENT_REQUEST: Final = 1 * MIB
-"""A $management request or an HTTP body, counted while it streams in."""
+MAX_MANAGEMENT_REQUEST: Final = 4 * MIB
+"""A $management request, counted while it streams in. A batch of messages to
+schedule has room in it, or one message of a premium namespace's default size with its envelope; it
+is in memory as a whole, so larger messages are scheduled by sending them."""
 
 # ------------------------------------------------------------------------------ HTTP and XML
 
 MAX_HTTP_HEAD: Final = 16 * KIB
 """Request line and headers together (what most servers have). A token is below 4 KiB."""
+MAX_HTTP_BODY: Final = 1 * MIB
+"""Body of one request, counted while it streams in. It is kept before anybody is authenticated, so
+MAX_UNAUTHENTICATED of them are 256 MiB."""
 MAX_HTTP_HEADERS: Final = 64
 """Headers of one request, and trailers of a chunked one."""
 HTTP_REQUEST_MS: Final = 30 * SECOND_MS

@@ -313,6 +313,19 @@ def test_repair_and_resubmit(tandem: Shell, queue: str) -> None:
     assert counts == [0, 0], "those that were passed over are as they were"
 
 
+def test_what_resubmit_says(tandem: Shell, queue: str) -> None:
+    """Only a dry run says "would"; also where there is nothing to send."""
+    resubmit = ("dead-letter", "resubmit", queue)
+    assert tandem(*resubmit, "--yes").err == f"0 messages sent again to {queue}\n"
+    assert tandem(*resubmit, "--yes", "--json").json == {"count": 0}
+    assert tandem(*resubmit, "--dry-run").err == "0 messages would be sent again\n"
+    dead(tandem, queue, 2)
+    assert tandem(*resubmit, "--dry-run").err == "2 messages would be sent again\n"
+    assert "Send 2 messages again" in tandem(*resubmit, code=USAGE).err
+    assert tandem(*resubmit, "--count", "1", "--yes").err == f"1 message sent again to {queue}\n"
+    assert "Send 1 message again" in tandem(*resubmit, code=USAGE).err
+
+
 def test_resubmit_elsewhere_whatever_the_body(tandem: Shell, broker: LocalBroker) -> None:
     """A body that is an AMQP value stays one."""
     broker.create_queue("q")
@@ -364,7 +377,8 @@ def test_deferred_messages_return(tandem: Shell, queue: str) -> None:
     tandem("deferred", "return", queue, "--filter", "sys.SequenceNumber = 3")
     assert bodies(tandem, queue, "--state", "active") == ["b", "c"]
     tandem("deferred", "return", queue, "99", code=NOT_FOUND)
-    tandem("deferred", "return", queue, "--all")
+    assert tandem("deferred", "return", queue, "--all").err == "1 message returned to active\n"
+    assert tandem("deferred", "return", queue, "--all").err == "0 messages returned to active\n"
     got = tandem("receive", queue, "--count", "3", "--body").out.split()
     assert got == ["a", "b", "c"], "each in its place"
 

@@ -24,12 +24,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tests.crash.worker import PLAIN
+from tests.crash.worker import LATER, PLAIN
 from tests.repeat import repeat
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 60.0
 """No life takes so long to recover and audit."""
+
+
+@dataclass
+class Transaction:
+    """What is done as a whole, or not at all."""
+
+    ends: list[int]
+    sends: list[int]
+    later: list[int]
+    path: str
+    has_begun_to_commit: bool = False
+    is_committed: bool = False
+
+    @classmethod
+    def of(cls, words: Sequence[str]) -> Transaction:
+        lists = [[] if word == "-" else list(map(int, word.split(","))) for word in words[:3]]
+        return cls(lists[0], lists[1], lists[2], words[3])
 
 
 @dataclass
@@ -56,6 +73,10 @@ class Books:
     strange: list[str] = field(default_factory=list)
     audits: int = 0
     lives: int = 0
+    transactions: dict[str, Transaction] = field(default_factory=dict)
+    """Of the last life."""
+    halves: list[str] = field(default_factory=list)
+    committed: int = 0
 
     def read(self, lines: Sequence[str]) -> None:
         """The output of one life, which was killed after it."""
@@ -92,6 +113,17 @@ class Books:
                     self.taking = (rest[0], int(rest[1]))
                 case "took":
                     self._took(rest[0], list(map(int, rest[1:])))
+                case "begin":
+                    self.transactions[rest[0]] = Transaction.of(rest[1:])
+                case "commit":
+                    one = self.transactions[rest[0]]
+                    one.has_begun_to_commit = True
+                    self.ending.update(one.ends)
+                    self.perhaps.update(one.sends + one.later)
+                case "committed":
+                    self._committed(self.transactions[rest[0]])
+                case "rolled":
+                    pass  # as one that was left open: nothing of it may be there
                 case _:
                     self.strange.append(line)
         if self.taking is not None:  # the kill came in between
@@ -121,8 +153,33 @@ class Books:
                 self.resurrected.add(uid)
             self.ended.add(uid)
 
+    def _committed(self, one: Transaction) -> None:
+        one.is_committed = True
+        self.committed += 1
+        self.ended.update(one.ends)
+        self.perhaps.difference_update(one.sends + one.later)
+        self.stored.update(dict.fromkeys(one.later, LATER))
+        if one.path == PLAIN:  # a commit tells no numbers, but there are no gaps
+            self._acknowledge(PLAIN, self.last.get(PLAIN, 0) + 1, one.sends)
+        else:
+            self.stored.update(dict.fromkeys(one.sends, one.path))
+
+    def _check_whole(self, here: dict[int, list[tuple[str, int]]]) -> None:
+        """Nothing is there of a transaction that was not committed, and of one that may have been,
+        all or nothing. (What was committed for sure is judged as what was sent and ended.)"""
+        for number, one in self.transactions.items():
+            came = [uid in here for uid in one.sends + one.later]
+            if not one.has_begun_to_commit and any(came):
+                self.halves.append(f"{number} was not committed, and {sum(came)} are there")
+            elif one.has_begun_to_commit and not one.is_committed:
+                done = came + [uid not in here for uid in one.ends]
+                if len(set(done)) > 1:
+                    self.halves.append(f"{number} was committed in part: {done}")
+        self.transactions.clear()
+
     def _compare(self, here: dict[int, list[tuple[str, int]]]) -> None:
         self.audits += 1
+        self._check_whole(here)
         for uid, rows in here.items():
             if len(rows) > 1:
                 self.strange.append(f"{uid} is in {rows}")
@@ -161,7 +218,7 @@ class Books:
 
     @property
     def is_clean(self) -> bool:
-        return not (self.lost or self.resurrected or self.gaps or self.strange)
+        return not (self.lost or self.resurrected or self.gaps or self.strange or self.halves)
 
 
 class Life:
@@ -286,7 +343,7 @@ def main(arguments: list[str] | None = None) -> int:
         is_told=True,
         folder=options.folder,
     )
-    for what in (*books.gaps[:5], *books.strange[:5]):
+    for what in (*books.gaps[:5], *books.strange[:5], *books.halves[:5]):
         print(f"  {what.strip()}")
     if books.lost:
         print(f"  lost: {sorted(books.lost)[:10]}")
@@ -295,8 +352,9 @@ def main(arguments: list[str] | None = None) -> int:
     times = books.recoveries_ms or [0.0]
     print(
         f"{options.cycles} kills: {len(books.lost)} lost, {len(books.resurrected)} resurrected, "
-        f"{len(books.gaps)} gaps; recovery median {statistics.median(times):.0f} ms, "
-        f"worst {max(times):.0f} ms ({len(books.stored):,} acknowledged, {books.audits} audits)",
+        f"{len(books.gaps)} gaps, {len(books.halves)} transactions in part; recovery median "
+        f"{statistics.median(times):.0f} ms, worst {max(times):.0f} ms ({len(books.stored):,} "
+        f"acknowledged, {books.committed:,} transactions committed, {books.audits} audits)",
         flush=True,
     )
     again: list[object] = ["--seed", options.seed]

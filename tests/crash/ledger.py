@@ -40,6 +40,7 @@ from tandembus.changes import (
     Returned,
     RuleAdded,
     RuleRemoved,
+    ScheduleHeld,
     SessionLocked,
     SessionStateSet,
     delivered_rows,
@@ -104,6 +105,9 @@ class Entity:
     last: dict[int, int] = field(default_factory=dict)
     """The newest number of each partition."""
     seen: dict[str, int] = field(default_factory=dict)
+    held: dict[int, str | None] = field(default_factory=dict)
+    """Scheduled in a transaction that is open: nobody was promised that they stay. With the key
+    that duplicate detection remembers at the commit."""
     states: dict[str, bytes] = field(default_factory=dict)
 
     @property
@@ -122,6 +126,7 @@ class Entity:
             dict(self.rows),
             dict(self.last),
             dict(self.seen),
+            dict(self.held),
             dict(self.states),
         )
 
@@ -205,9 +210,17 @@ class Ledger:
                 rows = self.entities[change.entity].rows
                 for number in numbers(change.sequence_numbers):
                     rows[number] = rows[number]._replace(state=State.WAITING, due=0)
+            case ScheduleHeld():
+                entity = self.entities[change.entity]
+                for number in numbers(change.sequence_numbers):
+                    if change.is_held:
+                        entity.held[number] = None
+                    elif (key := entity.held.pop(number)) is not None:
+                        entity.seen[key] = change.time
             case Removed():
                 for number in numbers(change.sequence_numbers):
                     del self.entities[change.entity].rows[number]
+                    self.entities[change.entity].held.pop(number, None)
             case LevelChanged():
                 rows = self.entities[change.entity].rows
                 row = rows[change.sequence_number]
@@ -277,7 +290,10 @@ class Ledger:
             change.hops,
         )
         if change.duplicate_key is not None:
-            entity.seen[change.duplicate_key] = change.time
+            if number in entity.held:
+                entity.held[number] = change.duplicate_key
+            else:
+                entity.seen[change.duplicate_key] = change.time
         if entity.kind is not EntityKind.DEAD_LETTER:
             self._number(entity, number)
 
@@ -364,7 +380,11 @@ def intent(ledger: Ledger, changes: Iterable[Change]) -> dict[Key, object]:
             found["message", family, identity] = None
         match change:
             case Enqueued():
-                _message(ledger, change.entity, change.sequence_number, found)
+                if change.sequence_number not in ledger.entities[change.entity].held:
+                    _message(ledger, change.entity, change.sequence_number, found)
+            case ScheduleHeld(is_held=0):
+                for number in numbers(change.sequence_numbers):
+                    _message(ledger, change.entity, number, found)
             case Activated():
                 _message(ledger, change.entity, change.new_sequence_number, found)
             case Returned() | Deferred() | Delayed() | Reactivated():

@@ -104,10 +104,13 @@ class Promises:
 
 
 def found_in(ledger: Ledger) -> dict[Key, object]:
-    """Every key that the ledger has a value for."""
+    """Every key that the ledger has a value for. What is held for an open transaction has none: it
+    is there, and a restart cancels it."""
     found: dict[Key, object] = {}
     for entity in ledger.entities.values():
         for number, row in entity.rows.items():
+            if number in entity.held:
+                continue
             if row.state == State.GONE:
                 raise Bad(f"{entity.path}: {number} is gone and there")
             key: Key = ("message", entity.family, ledger.ids[row.body])

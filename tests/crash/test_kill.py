@@ -39,3 +39,26 @@ def test_the_books_know_a_loss_a_ghost_and_a_gap() -> None:
     books.read(lines)
     books.read([*good, "send plain 4", "sent plain 5 4"])
     assert books.gaps
+
+
+def test_the_books_know_a_transaction_in_part() -> None:
+    """One that was not committed left something; one that may have been did half of it."""
+    lines = ["send plain 1", "sent plain 1 1", "begin 1 1 2,3 4 plain"]
+    ready = ["ready 1 0"]
+    for commit, here, is_good in (
+        ([], ["here plain 1 1 WAITING"], True),
+        (["rolled 1"], ["here plain 1 1 WAITING"], True),
+        ([], ["here plain 1 1 WAITING", "here later 1 4 SCHEDULED"], False),
+        (["commit 1"], ["here plain 1 1 WAITING"], True),
+        (["commit 1"], [f"here plain {n} {n} WAITING" for n in (2, 3)], False),
+        (
+            ["commit 1"],
+            [*(f"here plain {n} {n} WAITING" for n in (2, 3)), "here later 1 4 SCHEDULED"],
+            True,
+        ),
+        (["commit 1", "committed 1"], ["here plain 1 1 WAITING"], False),
+    ):
+        books = Books()
+        books.read(ready + lines + commit)
+        books.read([*ready, *here, "audited"])
+        assert (not books.halves and not books.lost and not books.resurrected) is is_good, commit

@@ -490,6 +490,8 @@ class Traffic:
             message = self.message(path, can_wait=False)
             if self.life.submit(Send(path, [message], transaction=number)):
                 wanted |= self.arrivals(path, message, len(self.known))
+        held = self.schedule_in(number)
+        wanted |= dict.fromkeys(held, "scheduled")
         path, chosen = self.pick(2)
         if chosen:
             tokens = [held.token for held in chosen]
@@ -497,12 +499,29 @@ class Traffic:
             if self.life.submit(command):
                 family = path.removesuffix(DEAD).removesuffix(TRANSFER)
                 wanted |= {("message", family, held.identity): None for held in chosen}
+        if self.random.random() < 0.2:
+            return  # left open: a kill, or its time, rolls it back
         fail = self.random.random() < 0.2
         if self.life.submit(Discharge(number, fail)):
-            if fail and self.life.record.intent:
+            if fail and self.life.record.intent != dict.fromkeys(held):
                 raise Bad("a transaction that was rolled back did something")
             if not fail:
                 self.expect(wanted, "a transaction")
+
+    def schedule_in(self, number: int) -> list[Key]:
+        """Schedule in a transaction: numbers at once, and a promise only by the commit."""
+        path = self.random.choice(("q", "d", "s"))
+        due_ms = self.life.clock.now_ms() + 500_000
+        messages = [
+            replace(self.message(path, can_wait=False), scheduled_ms=due_ms)
+            for _ in range(self.random.choice((0, 1, 2)))
+        ]
+        command = Send(path, messages, transaction=number, is_numbered=True)
+        if not messages or not self.life.submit(command):
+            return []
+        if self.life.record.intent:
+            raise Bad("a schedule in an open transaction promised something")
+        return [("message", path, int(str(attributes_of(each.payload)["id"]))) for each in messages]
 
     def entity(self) -> None:
         rng = self.random

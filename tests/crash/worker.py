@@ -12,6 +12,9 @@ What it intends to do is told before, what was confirmed after:
     later Q U           scheduled, not answered         put Q N U      scheduled under number N
     end U…              to be completed                 ended U…       completed for sure
     take Q COUNT        up to so many are taken         took U…        received and deleted
+    begin T E S L Q     the transaction T completes E, sends S to Q, schedules L (lists with commas)
+    commit T            to be committed                 committed T    for sure
+    rolled T            rolled back; one of which nothing more is told was left open
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ from tandembus.core.commands import (
     Browse,
     Command,
     CreateQueue,
+    Declare,
+    Discharge,
     Disposition,
     ReceiveDeferred,
     Send,
@@ -173,8 +178,10 @@ class Load:
         elif draw < 0.68 and self._deferred:
             for _ in range(min(len(self._deferred), rng.randint(1, 10))):
                 self._fetch()
-        elif draw < 0.76:
+        elif draw < 0.74:
             self._take()
+        elif draw < 0.8:
+            self._transact()
         else:
             self._receive()
 
@@ -272,6 +279,36 @@ class Load:
         ]
         tell("took", path, *uids)
         self._waiting -= len(uids)
+
+    def _transact(self) -> None:
+        """Complete, send and schedule as one; commit it, roll it back, or leave it open."""
+        rng = self._random
+        path, target = rng.choice(QUEUES), rng.choice(QUEUES)
+        deliveries = self._engine.receive(path, rng.choice((1, 3, 10)))
+        ends = [self._uid(delivery) for delivery in deliveries]
+        sends, messages = self._messages(rng.randint(1, 6))
+        due = time.time_ns() // 1_000_000 + rng.choice((200, 3_000))
+        later, held = self._messages(rng.randint(0, 2), due)
+        number = self._engine.execute(Declare())
+        tell(
+            "begin", number, *(",".join(map(str, it)) or "-" for it in (ends, sends, later)), target
+        )
+        self._engine.execute(Send(target, messages, transaction=number))
+        if deliveries:
+            tokens = [it.token for it in deliveries if it.token is not None]
+            settle = Settle(path, tokens, Disposition.COMPLETE, transaction=number)
+            self._engine.execute(settle)
+        if held:
+            self._engine.execute(Send(LATER, held, transaction=number, is_numbered=True))
+        draw = rng.random()
+        if draw < 0.2:
+            self._engine.execute(Discharge(number, fail=True))
+            tell("rolled", number)
+        elif draw < 0.85:
+            tell("commit", number)
+            self._engine.execute(Discharge(number))
+            tell("committed", number)
+            self._waiting += len(sends) + len(later) - len(ends)
 
 
 def _good(reply: Any) -> None:

@@ -16,7 +16,7 @@ from tandembus import atom, http, names
 from tandembus.admin import api
 from tandembus.amqp import fast, link, message, types
 from tandembus.amqp.performatives import Released
-from tandembus.server import gateway, links, management, websocket
+from tandembus.server import gateway, links, management, outlet, websocket
 from tandembus.server.stored import Stream
 
 
@@ -87,14 +87,14 @@ def _text_unchecked() -> AbstractContextManager[object]:
 
 
 def _released_forgotten() -> AbstractContextManager[object]:
-    right = links._settlement
+    right = outlet._settlement
 
     def wrong(outcome: object, *rest: Any) -> Any:
         if isinstance(outcome, Released):
             raise KeyError("released")
         return right(outcome, *rest)  # type: ignore[arg-type]
 
-    return patch.object(links, "_settlement", wrong)
+    return patch.object(outlet, "_settlement", wrong)
 
 
 def _link_left_behind() -> AbstractContextManager[object]:

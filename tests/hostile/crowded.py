@@ -28,7 +28,7 @@ from tandembus.amqp.link import Link
 from tandembus.amqp.message import encode_message
 from tandembus.client import Client
 from tandembus.limits import MAX_CHANNELS
-from tandembus.server.links import SESSION_FILTER
+from tandembus.server.outlet import SESSION_FILTER
 from tandembus.testing import BrokerProcess
 
 from .connections import resident_mib

@@ -278,6 +278,30 @@ class Machine(RuleBasedStateMachine):
         if senders and within is not None:
             self.post(pick, drafts, within, senders)
 
+    def ids_held(self) -> list[tuple[str, Item]]:
+        """What an open transaction has scheduled, and duplicates could be of."""
+        entities = self.judge.model.entities.items()
+        return [
+            (path, item)
+            for path, entity in entities
+            for item in entity.items
+            if item.held is not None and item.message.message_id is not None
+        ]
+
+    @precondition(lambda self: self.ids_held())
+    @rule(pick=picks, drafts=drafts, transaction=picks)
+    def send_twin(self, pick: int, drafts: list[Draft], transaction: int) -> None:
+        """A message with the id of one that an open transaction holds."""
+        held = self.ids_held()
+        path, item = held[pick % len(held)]
+        self.last_letter += 1
+        letter = replace(
+            drafts[0].letter(self.last_letter, self.judge.now),
+            message_id=str(item.message.message_id),
+        )
+        within = self.transaction_of(transaction) if pick % 4 == 0 else None
+        self.judge.do(c.Send(path, [letter], transaction=within))
+
     def post(
         self,
         pick: int,

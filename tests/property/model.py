@@ -54,6 +54,16 @@ class Item:
         return self.state in (State.LOCKED, State.DEFERRED_LOCKED)
 
 
+@dataclass(frozen=True)
+class Held:
+    """Messages that a transaction holds: scheduled with their numbers told at once."""
+
+    path: str
+    entity: object
+    """Stands for the one that was there: another one may have its path at the end."""
+    numbers: Sequence[int]
+
+
 @dataclass
 class Link:
     path: str
@@ -94,6 +104,8 @@ class Entity:
     """A transfer dead-letter queue."""
     is_target_closed: bool = False
     """Whether the target took no dead letter when it was asked last."""
+    identity: object = field(default_factory=object)
+    """Of this entity and all copies of it."""
 
     def asks(self, setting: str) -> Any:
         """A setting of messages' normal life, which a dead-letter queue has not."""
@@ -268,11 +280,9 @@ class Model:
         self.check_takes(path, command.messages)
         entity = self.entities[path]
         if command.transaction is not None and command.is_numbered:
-            self.opened(command.transaction, now)
-            numbers = [self.arrive(command.path, m, now) for m in command.messages]
-            for item in entity.items:
-                if item.number in numbers and item.state == State.SCHEDULED:
-                    item.held = command.transaction
+            parts = self.opened(command.transaction, now)
+            numbers = [self.hold(entity, m, command.transaction, now) for m in command.messages]
+            parts.append(Held(path, entity.identity, numbers))
             return numbers
         if command.transaction is not None:
             self.opened(command.transaction, now).append(replace(command, transaction=None))
@@ -310,6 +320,19 @@ class Model:
             return item.number
         return self.arrive(command.path, message, now)
 
+    def hold(self, entity: Entity, message: Message, transaction: int, now: int) -> int:
+        """Scheduled in a transaction: until that is committed, its id counts only there."""
+        ids = [i.message.message_id for i in entity.items if i.held == transaction]
+        detects = entity.asks("requires_duplicate_detection")
+        is_second = detects and message.message_id is not None and message.message_id in ids
+        if message.content_type == PING_CONTENT_TYPE or is_second:
+            return 0
+        if self.was_seen(entity, message, now):
+            return 0
+        item = self.schedule(entity, message)
+        item.held = transaction
+        return item.number
+
     def arrive(
         self, path: str, message: Message, now: int, edits: Edits = NO_EDITS, hops: int = 0
     ) -> int:
@@ -321,13 +344,19 @@ class Model:
             item = self.append(entity, message, now, edits, hops)
             self.pass_on(path, item, now)
             return item.number
+        return self.schedule(entity, message, edits, hops).number
+
+    def schedule(
+        self, entity: Entity, message: Message, edits: Edits = NO_EDITS, hops: int = 0
+    ) -> Item:
         entity.last_number += 1
         session = message.session_id if entity.has_sessions else None
         due, level = message.scheduled_ms, self.level(entity, message)
+        assert due is not None
         item = Item(entity.last_number, message, session, due, NEVER, level, hops, edits)
         item.state, item.due = State.SCHEDULED, due
         entity.items.append(item)
-        return item.number
+        return item
 
     def append(self, entity: Entity, message: Message, time: int, edits: Edits, hops: int) -> Item:
         """A message becomes active: the next number, and a time that never runs backwards."""
@@ -346,13 +375,17 @@ class Model:
         return item
 
     def is_duplicate(self, entity: Entity, message: Message, now: int) -> bool:
+        if self.was_seen(entity, message, now):
+            return True
+        if message.message_id is not None:
+            entity.seen[message.message_id] = now
+        return False
+
+    def was_seen(self, entity: Entity, message: Message, now: int) -> bool:
         if not entity.asks("requires_duplicate_detection") or message.message_id is None:
             return False
         seen = entity.seen.get(message.message_id)
-        if seen is not None and now < seen + entity.settings.duplicate_window_ms:
-            return True
-        entity.seen[message.message_id] = now
-        return False
+        return seen is not None and now < seen + entity.settings.duplicate_window_ms
 
     def level(self, entity: Entity, message: Message) -> int:
         """The ten priorities of the header, shared by the levels that there are."""
@@ -851,20 +884,39 @@ class Model:
         if command.fail:
             self.drop_held(command.transaction)
             return
-        for entity in self.entities.values():
-            for item in entity.items:
-                item.held = None if item.held == command.transaction else item.held
         tokens: list[bytes] = []
         cancelled: list[tuple[str, int]] = []
+        dropped: list[tuple[str, int]] = []
         for part in parts:
+            if isinstance(part, Held):
+                dropped += self.commit_held(part, command.transaction, now)
+                continue
             if isinstance(part, c.CancelScheduled):
-                cancelled += [(part.path, number) for number in part.sequence_numbers]
+                named = [(part.path, number) for number in part.sequence_numbers]
+                cancelled += named
                 if len(set(cancelled)) < len(cancelled):
                     raise errors.NotAllowedError
+                left = [number for path, number in named if (path, number) not in dropped]
+                part = replace(part, sequence_numbers=left)
             tokens += getattr(part, "tokens", ())
             if len(set(tokens)) < len(tokens):
                 raise errors.NotAllowedError
             getattr(self, type(part).__name__)(part, now)
+
+    def commit_held(self, part: Held, transaction: int, now: int) -> list[tuple[str, int]]:
+        """What was held is accepted now, unless its id came from elsewhere meanwhile: such are
+        dropped, and named."""
+        entity, dropped = self.at(part.path), []
+        if entity.identity is not part.entity:
+            raise errors.EntityNotFoundError(part.path)
+        for item in list(entity.items):
+            if item.number not in part.numbers or item.held != transaction:
+                continue
+            item.held = None
+            if self.is_duplicate(entity, item.message, now):
+                entity.items.remove(item)
+                dropped.append((part.path, item.number))
+        return dropped
 
     def forget(self, number: int) -> None:
         del self.transactions[number]

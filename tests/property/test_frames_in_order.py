@@ -1,7 +1,8 @@
 """Frames that come together act in their order: the same frames, in one read and one at a time.
 
 A client sends to and receives from several entities on several sessions, in transactions and
-without, asks `$management`, takes credit back and detaches. What it sends is made beforehand; once
+without, in one frame and in parts between which others come, by way of another entity, asks
+`$management`, takes credit back and detaches. What it sends is made beforehand; once
 the broker reads all of it at once, and once frame by frame. What is stored in the end, what each
 delivery and each transfer was answered, and what each link was given must be the same.
 
@@ -17,32 +18,41 @@ from collections import defaultdict
 from collections.abc import Sequence
 from random import Random
 from typing import Any, Final
+from uuid import UUID
 
 import pytest
 
 from tandembus.amqp import performatives as p
 from tandembus.amqp.connection import Connection, Role
 from tandembus.amqp.events import Dispositions, LinkDetached, MessageReceived
+from tandembus.amqp.fast import encode_transfer
+from tandembus.amqp.frames import frame, frame_opening
 from tandembus.amqp.link import Link
 from tandembus.amqp.message import AmqpMessage, encode_message
-from tandembus.amqp.types import Int, Long
+from tandembus.amqp.types import Array, Int, Long
 from tandembus.clock import ManualClock
 from tandembus.core import commands as c
 from tandembus.core.access import everything
 from tandembus.server import rows
 from tandembus.server.broker import Broker
 from tandembus.server.gateway import Gateway
+from tandembus.server.links import DESTINATION, Inlet
 from tandembus.settings import QueueSettings
 from tandembus.store.memory import MemoryStore
 from tests.repeat import repeat
 from tests.unit.server.desk import encode_request
 
 QUEUES: Final = ("a", "b", "forwards", "target")
+VIA: Final = "b by way of a"
 _MS: Final = "com.microsoft:"
 _FIRST: Final = 12
 """Messages in each queue before the frames are read."""
 _TRANSACTIONS: Final = 3
 _STEPS: Final = 24
+_PART: Final = 600
+"""Bytes after which a message that goes on is stored in parts; of large ones here."""
+_SMALL_FRAME: Final = 300
+"""What a message in parts is sent in."""
 
 
 class Client:
@@ -60,10 +70,16 @@ class Client:
         """What was sent, by session and delivery id."""
         self.told: dict[str, list[object]] = defaultdict(list)
         self.held: list[tuple[Link, int]] = []
+        self.tokens: list[UUID] = []
+        """Lock tokens of what was received from the queue whose `$management` is asked."""
+        self.links_of: dict[tuple[int, int], str] = {}
+        """The link on which something was received, by session and delivery id."""
+        self.unfinished: dict[Link, list[bytes]] = {}
+        """Frames that are still to be sent of a message in parts."""
         self.flowed: list[Link] = []
         self.decided: list[tuple[Link, int]] = []
-        self.has_detached = False
-        """Then what was asked on that link just before has no answer any more, and nobody waits for
+        self.detached: set[str] = set()
+        """What was asked on such a link just before has no answer any more, and nobody waits for
         one; only what became of the messages is compared."""
 
     async def begin(self) -> None:
@@ -96,6 +112,10 @@ class Client:
             self.senders[name] = session.attach(
                 f"s-{name}", is_sender=True, target=p.Target(name), source=p.Source("here")
             )
+        self.senders[VIA] = sessions[0].attach(
+            VIA, is_sender=True, target=p.Target("a"), source=p.Source("here"),
+            properties={DESTINATION: "b"},
+        )  # fmt: skip
         for at, name in enumerate(("a", "b", "target", "a")):
             session = sessions[(at + 1) % 2]
             link = session.attach(
@@ -112,6 +132,10 @@ class Client:
             "answers", is_sender=False, source=p.Source("a/$management"), target=p.Target("me")
         )
         await self.talk()
+        for session in self.gateway.connection.sessions:
+            for link in session.links.values():
+                if isinstance(link.context, Inlet):
+                    link.part_bytes = _PART
         answers.grant(100)
         for _, link in self.receivers:
             link.grant(4)
@@ -120,11 +144,17 @@ class Client:
             self.coordinator.deliver(b"d%d" % number, [b"\x00\x53\x77" + declare])
         for event in await self.talk():
             if isinstance(event, MessageReceived) and not event.settled:
+                self._receive(event)
                 self.held.append((event.link, event.delivery_id))
+                if event.link.name in ("r0", "r3"):
+                    self.tokens.append(UUID(bytes_le=event.tag))
             elif isinstance(event, Dispositions) and isinstance(event.state, p.Declared):
                 self.transactions.append(event.state.txn_id)
         assert len(self.transactions) == _TRANSACTIONS
         assert self.held
+
+    def _receive(self, event: MessageReceived) -> None:
+        self.links_of[event.link.session.channel, event.delivery_id] = event.link.name
 
     def _heard(self, data: Sequence[Any]) -> None:
         self.written += [bytes(each) for each in data]
@@ -157,12 +187,73 @@ class Client:
     # --- what is sent -----------------------------------------------------------------------------
 
     def frames(self) -> list[bytes]:
-        """Each step's bytes: a frame, mostly."""
-        found = []
+        """All frames, one by one."""
+        found: list[bytes] = []
         for number in range(_STEPS):
             self._step(number)
-            found.append(b"".join(map(bytes, self.connection.data_to_send())))
+            found += self._written()
+            found += self._next_parts(self.chance.randrange(3))
+        while self.unfinished:
+            found += self._next_parts(1)
         return found
+
+    def _written(self) -> list[bytes]:
+        data, found = b"".join(map(bytes, self.connection.data_to_send())), []
+        while data:
+            size = frame_opening(data, 0)[0]
+            found.append(data[:size])
+            data = data[size:]
+        return found
+
+    def _next_parts(self, count: int) -> list[bytes]:
+        """Frames of messages that were begun: others came before them."""
+        found = []
+        for _ in range(count if self.unfinished else 0):
+            link = self.chance.choice([*self.unfinished])
+            frames = self.unfinished[link]
+            found.append(frames.pop(0))
+            if not frames:
+                del self.unfinished[link]
+            if not self.unfinished:
+                break
+        return found
+
+    def _send_in_parts(self, link: Link, number: int) -> None:
+        body = f"n{number}" + "x" * self.chance.randrange(300, 3 * _PART)
+        usual, self.connection.remote_max_frame = self.connection.remote_max_frame, _SMALL_FRAME
+        before = self._written()
+        payload = encode_message(body=body, message_id=f"n{number}")
+        link.deliver(b"%d" % number, [payload], state=self._state())
+        self.connection.remote_max_frame = usual
+        frames = self._written()
+        assert not before
+        assert len(frames) > 1
+        if self.chance.random() < 0.2:
+            ends = encode_transfer(link.handle, None, None, aborted=True)
+            frames[-1] = frame(ends, link.session.channel)
+        self.unfinished[link] = frames
+
+    def _ask(self, number: int) -> None:
+        """Something that changes nothing, or of which the transaction decides."""
+        state = self._state()
+        operation = "peek-message"
+        asked: dict[str, object] = {"from-sequence-number": Long(1), "message-count": Int(50)}
+        if state is not None or self.chance.random() < 0.3:
+            if self.chance.random() < 0.5 and self.tokens:
+                operation = "update-disposition"
+                token = self.tokens.pop(self.chance.randrange(len(self.tokens)))
+                how = self.chance.choice(("completed", "abandoned", "defered", "suspended"))
+                asked = {"disposition-status": how, "lock-tokens": Array([token], 0x98)}
+            else:
+                operation = "schedule-message"
+                due_ms = self.clock.now_ms() + 600_000
+                payload = encode_message(
+                    body=f"n{number}", message_id=f"n{number}", scheduled_ms=due_ms
+                )
+                asked = {"messages": [{"message-id": f"n{number}", "message": payload}]}
+        request = encode_request(_MS + operation, asked, message_id=f"q{number}")
+        if self.asks.credit:
+            self.asks.deliver(b"q%d" % number, [request], settled=True, state=state)
 
     def _state(self, outcome: p.Outcome | None = None) -> p.TransactionalState | None:
         if not self.transactions or self.chance.random() < 0.6:
@@ -171,12 +262,27 @@ class Client:
 
     def _step(self, number: int) -> None:
         chance = self.chance
-        match chance.choice(("send",) * 6 + ("settle",) * 6 + ("discharge", "flow", "ask", "end")):
+        match chance.choice(
+            ("send",) * 5
+            + ("settle",) * 6
+            + ("row", "row", "discharge", "flow", "ask", "ask", "end")
+        ):
             case "send":
-                link = self.senders[chance.choice(QUEUES)]
+                link = self.senders[chance.choice((*QUEUES, VIA))]
                 payload = encode_message(body=f"n{number}", message_id=f"n{number}")
-                if link.credit:
+                if not link.credit or link in self.unfinished:
+                    return
+                if chance.random() < 0.25:
+                    self._send_in_parts(link, number)
+                else:
                     link.deliver(b"%d" % number, [payload], state=self._state())
+            case "row":
+                # Nothing comes between them: this is what a gateway gathers.
+                for at in range(chance.randrange(3, 8)):
+                    link = self.senders[chance.choice(QUEUES)]
+                    name = f"n{number}.{at}"
+                    if link.credit and link not in self.unfinished:
+                        link.deliver(name.encode(), [encode_message(body=name, message_id=name)])
             case "settle" if self.held:
                 link, first = self.held.pop(chance.randrange(len(self.held)))
                 outcome: p.Outcome = chance.choice(
@@ -211,18 +317,13 @@ class Client:
                     self.flowed.append(link)
                     link.grant(chance.randrange(5), drain=chance.random() < 0.3)
             case "ask":
-                asked = {"from-sequence-number": Long(1), "message-count": Int(50)}
-                request = encode_request(
-                    "com.microsoft:peek-message", asked, message_id=f"q{number}"
-                )
-                if self.asks.credit:
-                    self.asks.deliver(b"q%d" % number, [request], settled=True, state=None)
+                self._ask(number)
             case "end" if chance.random() < 0.2:
                 # Nothing is given on it any more, also not what it had asked for just before.
                 _, link = chance.choice(self.receivers)
                 if link not in self.flowed:
                     link.detach()
-                    self.has_detached = True
+                    self.detached.add(link.name)
 
     # --- what came of it --------------------------------------------------------------------------
 
@@ -230,24 +331,25 @@ class Client:
         for event in await self.talk():
             match event:
                 case MessageReceived(link, _, _, payload):
+                    self._receive(event)
                     message = AmqpMessage(payload)
-                    what = message.message_id or len(payload)
-                    self.told[f"given on {link.name}"].append(what)
+                    what = message.message_id or _answer(payload)
+                    self._tell(link.name, "given", what)
                 case Dispositions(session, deliveries, state):
                     if event.as_receiver:
                         for each in deliveries:
-                            key = f"{each.link.name} {each.id} on {session.channel}"
-                            self.told[key].append((event.settled, _shown(state)))
+                            what = event.settled, _shown(state)
+                            self._tell(each.link.name, f"{each.id} on {session.channel}", what)
                     else:
                         for number in range(event.first, event.last + 1):
-                            key = f"ours {number} on {session.channel}"
-                            self.told[key].append((event.settled, _shown(state)))
+                            where = session.channel, number
+                            name = self.links_of.get(where, "nobody's")
+                            what = event.settled, _shown(state)
+                            self._tell(name, f"ours {number} on {session.channel}", what)
                 case LinkDetached(link, error):
-                    self.told[f"detached {link.name}"].append(error and error.condition)
-        shown: dict[str, object] = {}
-        if not self.has_detached:
-            # Of two answers to one delivery the refusal of the second may come first.
-            shown = {key: sorted(map(str, told)) for key, told in self.told.items()}
+                    self._tell(link.name, "detached", error and error.condition)
+        # Of two answers to one delivery the refusal of the second may come first.
+        shown: dict[str, object] = {key: sorted(map(str, told)) for key, told in self.told.items()}
         for name in ("a", "b", "forwards", "target", "a/$DeadLetterQueue", "b/$DeadLetterQueue"):
             reply = await self.broker.execute(c.Browse(name, 0, 250), everything())
             shown[f"in {name}"] = [
@@ -258,8 +360,18 @@ class Client:
         await self.broker.close()
         return shown
 
+    def _tell(self, name: str, what: str, value: object) -> None:
+        if name not in self.detached:
+            self.told[f"{name}: {what}"].append(value)
+
     def _body(self, number: int) -> bytes:
         return bytes(self.broker.engine.body(number))
+
+
+def _answer(payload: bytes) -> object:
+    """What can be compared of an answer of `$management`."""
+    properties = AmqpMessage(payload).properties
+    return properties.get("statusCode"), properties.get("errorCondition"), len(payload)
 
 
 def _shown(state: p.DeliveryState | None) -> object:

@@ -15,7 +15,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
@@ -23,9 +23,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tandembus.changes import Deferred, Return
+from tandembus.changes import Deferred, Enqueued, Return
 from tandembus.core import commands as c
 from tandembus.core import lifecycle
+from tandembus.core.duplicates import Duplicates
 from tandembus.core.namespace import Namespace
 from tandembus.core.queue import Queue
 from tandembus.core.ready import Next, Ready
@@ -276,6 +277,28 @@ def a_lock_lasts_a_millisecond_longer_for_its_holder(patch: pytest.MonkeyPatch) 
     patch.setattr(lifecycle, "holder", lambda queue, token, now: holder(queue, token, now - 1))
 
 
+def an_id_is_remembered_when_its_message_is_held(patch: pytest.MonkeyPatch) -> None:
+    add = Queue.add
+
+    def add_and_remember(queue: Queue, change: Enqueued) -> None:
+        add(queue, change)
+        if change.duplicate_key is not None:
+            queue.duplicates.remember(change.duplicate_key, change.time, queue.window_ms)
+
+    patch.setattr(Queue, "add", add_and_remember)
+
+
+def a_commit_takes_what_has_become_a_duplicate(patch: pytest.MonkeyPatch) -> None:
+    commit_held = lifecycle.commit_held
+
+    def forgetful(queue: Queue, numbers: Sequence[int], now: int) -> None:
+        with pytest.MonkeyPatch.context() as meanwhile:
+            meanwhile.setattr(Duplicates, "has_seen", lambda *_: False)
+            commit_held(queue, numbers, now)
+
+    patch.setattr(lifecycle, "commit_held", forgetful)
+
+
 CANARIES: Final[dict[str, Break]] = {
     break_it.__name__: break_it
     for break_it in (
@@ -285,14 +308,19 @@ CANARIES: Final[dict[str, Break]] = {
         a_delay_lasts_a_millisecond_longer,
         aging_is_forgotten,
         a_lock_lasts_a_millisecond_longer_for_its_holder,
+        an_id_is_remembered_when_its_message_is_held,
+        a_commit_takes_what_has_become_a_duplicate,
     )
 }
-RARE: Final = "a_delay_lasts_a_millisecond_longer"
+RARE: Final = (
+    "a_delay_lasts_a_millisecond_longer",
+    "a_commit_takes_what_has_become_a_duplicate",
+)
 
 
 @pytest.mark.parametrize(
     "canary",
-    [pytest.param(name, marks=[pytest.mark.long] * (name == RARE)) for name in CANARIES],
+    [pytest.param(name, marks=[pytest.mark.long] * (name in RARE)) for name in CANARIES],
 )
 def test_the_judge_notices(canary: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A core that is broken on purpose does not pass: core and model differ, or core's own

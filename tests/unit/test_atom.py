@@ -11,7 +11,7 @@ import pytest
 from tandembus import atom
 from tandembus.atom import ATOM, INSTANCE, SERVICE_BUS, Entry, Origin, read
 from tandembus.errors import ProtocolError
-from tandembus.limits import MAX_DURATION_MS, MAX_MANAGEMENT_REQUEST, MAX_XML_DEPTH, MAX_XML_NODES
+from tandembus.limits import MAX_DURATION_MS, MAX_HTTP_BODY, MAX_XML_DEPTH, MAX_XML_NODES
 from tandembus.model import NEVER
 
 ENTRY = (
@@ -57,7 +57,7 @@ ATTACKS = [
     b"<x>" + b"<y/>" * MAX_XML_NODES + b"</x>",
     b"<x " + b" ".join(b'a%d=""' % n for n in range(MAX_XML_NODES)) + b"/>",
     b"<x>" + b"".join(b'<y xmlns:a%d="u"/>' % n for n in range(MAX_XML_NODES // 2)) + b"</x>",
-    b"<x>" + b" " * MAX_MANAGEMENT_REQUEST + b"</x>",
+    b"<x>" + b" " * MAX_HTTP_BODY + b"</x>",
     b"<x>" * 200_000,
     b"",
     b"text",

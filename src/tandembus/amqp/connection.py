@@ -86,8 +86,6 @@ from tandembus.model import Millis
 
 DEFAULT_IDLE_MS: Final = 120_000
 """What Azure advertises. azure-servicebus may be silent for 30 s, so not much less."""
-
-
 _OPENED: Final = ConnectionState.OPENED
 _TRANSFER_OPENING: Final = bytes((0x00, 0x53, TRANSFER))
 _DISPOSITION_OPENING: Final = bytes((0x00, 0x53, DISPOSITION))
@@ -101,15 +99,14 @@ _HANDSHAKE: Final = (*_HEADERS, ConnectionState.SASL, ConnectionState.OPEN)
 class Connection:
     """One AMQP connection, as server or client.
 
-    A server answers open and begin by itself; a client calls `open` and `begin`. Both may do so
-    before the peer has answered anything.
-    """
+    A server answers open and begin by itself; a client calls `open` and `begin`, also before the
+    peer has answered anything."""
 
     __slots__ = (
         "_buffer", "_deadlines", "_hostname", "_is_header_sent", "_is_open_sent",
         "_is_sasl_required", "_properties", "_sasl", "_sasl_out", "_sessions", "channel_max",
         "container_id", "context", "crowded", "handle_max", "has_large", "idle_timeout_ms",
-        "incoming", "link_count", "max_frame_size", "max_links", "max_message_size",
+        "incoming", "is_paused", "link_count", "max_frame_size", "max_links", "max_message_size",
         "max_partial_bytes", "out", "partial_bytes", "pending", "remote_channel_max",
         "remote_idle_ms", "remote_max_frame", "role", "state", "streaming", "tracked",
         "unsettled_out",
@@ -159,6 +156,7 @@ class Connection:
         """Sessions by the peer's channel."""
         self.link_count = self.partial_bytes = 0
         self.unsettled_out = 0  # by the peer, over all links
+        self.is_paused = False  # by a message on a link that `pauses`
         self.crowded: set[Session] = set()  # with too many unsettled when a message came
         self.out: list[Buffer] = []
         self.has_large = False
@@ -302,9 +300,11 @@ class Connection:
         """All events that these bytes cause, in order. Never raises, whatever they are.
 
         With `most` it stops after so many frames (those that begin or end something count for
-        sixteen), so that one peer cannot keep the others waiting; see `has_more`.
+        sixteen), so that one peer cannot keep the others waiting; see `has_more`. It also stops
+        behind a message on a link that `pauses`.
         """
         events: list[Event] = []
+        self.is_paused = False
         if self.state is ConnectionState.FINISHED:
             return events
         self._deadlines.has_heard = True
@@ -316,7 +316,7 @@ class Connection:
         sessions = self.incoming
         try:
             while size - at >= HEADER_BYTES:
-                if most <= 0:
+                if most <= 0 or self.is_paused:
                     self._buffer.rest = (whole, at)
                     return events
                 most -= 1

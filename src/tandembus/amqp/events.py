@@ -97,6 +97,15 @@ class MessageCut(NamedTuple):
     settled: bool
 
 
+class MessageRefused(NamedTuple):
+    """A message that was part of something more (`state`: a transaction) was refused by the link
+    itself, and its sender was told."""
+
+    link: Link
+    state: DeliveryState
+    error: Error
+
+
 class Delivery(NamedTuple):
     """An unsettled delivery of a session."""
 
@@ -175,6 +184,7 @@ Event: TypeAlias = (
     | MessagePart
     | MessageAborted
     | MessageCut
+    | MessageRefused
     | Dispositions
     | WindowOpened
     | LinkDetached

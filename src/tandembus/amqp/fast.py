@@ -37,6 +37,7 @@ from tandembus.amqp.types import (
     encode_uint,
 )
 from tandembus.errors import ProtocolError
+from tandembus.limits import MAX_DELIVERY_TAG
 
 _u32: Final = Struct(">I").unpack_from
 
@@ -203,7 +204,7 @@ def decode_transfer(buffer: bytes, at: int, end: int) -> Transfer:
                 start = here + 2
                 here = start + buffer[here + 1]
                 tail = _transfer_tail(buffer[here:stop])
-                if tail is not None and here - start <= 32 and stop <= end:
+                if tail is not None and here - start <= MAX_DELIVERY_TAG and stop <= end:
                     count, message_format, settled, more = tail
                     if count == buffer[at + 2]:
                         return (
@@ -223,7 +224,7 @@ def _any_transfer(buffer: bytes, at: int, end: int) -> Transfer:
     if (
         type(handle) is not int
         or (delivery_id is not None and type(delivery_id) is not int)
-        or (tag is not None and (type(tag) is not bytes or len(tag) > 32))
+        or (tag is not None and type(tag) is not bytes)
         or (message_format is not None and type(message_format) is not int)
         or (settled is not None and type(settled) is not bool)
         or (more is not None and type(more) is not bool)
@@ -231,6 +232,10 @@ def _any_transfer(buffer: bytes, at: int, end: int) -> Transfer:
         or (state is not None and type(state) not in _STATE_TYPES)
     ):
         raise _bad("transfer")
+    if tag is not None and len(tag) > MAX_DELIVERY_TAG:
+        raise ProtocolError(
+            f"A delivery tag has {len(tag)} bytes; at most {MAX_DELIVERY_TAG} are allowed."
+        )
     return (
         handle, delivery_id, tag, message_format, settled is True, more is True,
         state, aborted is True, at + payload,  # type: ignore[return-value]

@@ -11,6 +11,7 @@ because memory is bounded by the unsettled and by the size of a message, not by 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tandembus.amqp.events import (
@@ -21,11 +22,13 @@ from tandembus.amqp.events import (
     MessageCut,
     MessagePart,
     MessageReceived,
+    MessageRefused,
 )
 from tandembus.amqp.fast import Flow, Transfer, encode_state
 from tandembus.amqp.pending import Streamed
 from tandembus.amqp.performatives import (
     RECEIVER,
+    RETRY_AFTER,
     SENDER,
     Attach,
     Coordinator,
@@ -37,10 +40,17 @@ from tandembus.amqp.performatives import (
     Source,
     Target,
 )
-from tandembus.amqp.states import LinkState
+from tandembus.amqp.states import LinkState, Role
+from tandembus.amqp.types import UInt
 from tandembus.amqp.unsettled import HALF, MASK
-from tandembus.errors import ArgumentError
-from tandembus.limits import MAX_CREDIT, MAX_UNSETTLED, MAX_UNSETTLED_OUT
+from tandembus.errors import ArgumentError, ServerBusyError
+from tandembus.limits import (
+    BATCH_ENVELOPE,
+    MAX_BATCH_BYTES,
+    MAX_CREDIT,
+    MAX_UNSETTLED,
+    MAX_UNSETTLED_OUT,
+)
 from tandembus.model import new_tuple
 
 if TYPE_CHECKING:
@@ -52,18 +62,29 @@ Row: TypeAlias = Sequence[tuple[bytes, Sequence[bytes]]]
 
 ATTACHED: Final = LinkState.ATTACHED
 MAX_TAG: Final = 32
-"""Bytes of a delivery tag. (§2.8.7)"""
+"""Bytes of a delivery tag that we send. (§2.8.7) More are taken: MAX_DELIVERY_TAG."""
 _HARD_UNSETTLED: Final = 4 * MAX_UNSETTLED
+_MOST_OF_BATCH: Final = MAX_BATCH_BYTES + BATCH_ENVELOPE
+"""Bytes of a batch with its envelope: it is never taken in parts, so it is in memory as a whole."""
+
+
+class Discarded(Enum):
+    """Why a message is not kept while it comes; its sender is told at its end."""
+
+    TOO_LARGE = auto()
+    BATCH_TOO_LARGE = auto()
+    BUSY = auto()
+    """Too much of the connection is unfinished, and this one cannot go to disk in parts."""
 
 
 class Link:
     """One end of a link. `is_sender` says which one is ours."""
 
     __slots__ = (
-        "_is_discarding", "_is_reported", "_partial", "_partial_id", "_partial_of", "_passed_on",
-        "context", "credit", "delivery_count", "handle", "is_draining", "is_sender", "keeps_head",
-        "local", "max_message_size", "name", "part_bytes", "remote", "remote_handle", "session",
-        "state", "unsettled",
+        "_discarded", "_granted", "_is_reported", "_partial", "_partial_id", "_partial_of",
+        "_partial_size", "_passed_on", "_refused", "context", "credit", "delivery_count", "handle",
+        "is_draining", "is_sender", "keeps_head", "local", "max_message_size", "name",
+        "part_bytes", "pauses", "remote", "remote_handle", "session", "state", "unsettled",
     )  # fmt: skip
 
     def __init__(self, session: Session, name: str, handle: int, *, is_sender: bool) -> None:
@@ -87,14 +108,23 @@ class Link:
         self.part_bytes = 0
         """A message that goes on after so many bytes is reported in parts of about this size;
         0: never. Where much is unfinished on the connection, the parts are smaller."""
+        self.pauses = False
+        """Whether what comes behind a message on this link waits for another `receive_data`."""
         self.context: Any = None
         """For the owner of the connection; not looked at here."""
         self._passed_on = 0
         """Bytes of the unfinished message that were reported already."""
+        self._granted = 0
+        """The credit that its owner granted last."""
+        self._refused = 0
+        """Messages since then that were refused here, so that their owner did not hear of them."""
         self._partial: bytearray | None = None
+        """What is kept of the unfinished message; all of it counts in `partial_bytes`."""
+        self._partial_size = 0
+        """How long that message is so far."""
         self._partial_id = 0
         self._partial_of: tuple[bytes, int, bool, DeliveryState | None] = (b"", 0, False, None)
-        self._is_discarding = False
+        self._discarded: Discarded | None = None
         self._is_reported = False
 
     def __repr__(self) -> str:
@@ -188,7 +218,8 @@ class Link:
         """Take `credit` messages from now on, in all. On a link on which we receive."""
         assert not self.is_sender, "credit is granted to a sender"
         if self.state is ATTACHED:
-            self.credit = credit
+            self.credit = self._granted = credit
+            self._refused = 0
             self.is_draining = drain
             self.session.write_flow(self, echo=echo)
 
@@ -293,7 +324,8 @@ class Link:
                 self.credit -= 1
             if not more and not aborted:
                 if end - at > self.max_message_size:
-                    self._too_large(delivery_id, settled, events)
+                    error = self._why(Discarded.TOO_LARGE, end - at)
+                    self._refuse_message(delivery_id, settled, state, error, events)
                     return
                 if not settled:
                     if delivery_id in session.incoming.entries:
@@ -315,6 +347,8 @@ class Link:
                         ),
                     )
                 )  # fmt: skip
+                if self.pauses:
+                    session.connection.is_paused = True
                 return
             if aborted:
                 return
@@ -340,24 +374,33 @@ class Link:
             self.abandon_partial()
             return
         size = end - at
-        if self._is_discarding or self._passed_on + len(partial) + size > self.max_message_size:
-            if self._passed_on:
-                events.append(MessageAborted(self))
-            self._discard(settled, more, events)
-            return
-        # A batch is taken as a whole: it is small.
-        has_parts = self.part_bytes > 0 and not self._partial_of[1]
-        is_crowded = connection.partial_bytes + size > connection.max_partial_bytes
-        if is_crowded and not has_parts:
-            self.fail(
-                Error("amqp:resource-limit-exceeded", "Too many unfinished messages."), events
-            )
-            return
-        connection.partial_bytes += size
-        partial += buffer[at:end]
+        self._partial_size += size
         tag, message_format, was_settled, old_state = self._partial_of
         settled = settled or was_settled
         state = old_state if state is None else state
+        # A batch is taken as a whole: it is small.
+        has_parts = self.part_bytes > 0 and not message_format
+        is_crowded = connection.partial_bytes + size > connection.max_partial_bytes
+        if self._discarded is None:
+            if self._partial_size > self.max_message_size:
+                self._discard(Discarded.TOO_LARGE, events)
+            elif message_format and self.part_bytes and self._partial_size > _MOST_OF_BATCH:
+                self._discard(Discarded.BATCH_TOO_LARGE, events)
+            elif is_crowded and not has_parts:
+                if connection.role is Role.CLIENT:
+                    # To a broker, a message that is rejected is a dead letter.
+                    text = "Too many unfinished messages."
+                    self.fail(Error("amqp:resource-limit-exceeded", text), events)
+                    return
+                self._discard(Discarded.BUSY, events)
+        if self._discarded is not None:
+            if more:
+                self._partial_of = (tag, message_format, settled, state)
+            else:
+                self._end_discarded(self._discarded, settled, state, events)
+            return
+        connection.partial_bytes += size
+        partial += buffer[at:end]
         if more:
             self._partial_of = (tag, message_format, settled, state)
             if has_parts and (is_crowded or len(partial) >= self.part_bytes):
@@ -382,6 +425,7 @@ class Link:
         events.append(
             MessageReceived(self, delivery_id, tag, bytes(partial), message_format, settled, state)
         )
+        connection.is_paused = self.pauses
 
     def on_detach(self, detach: Detach, events: list[Event]) -> None:
         """The peer's detach: answered with the same `closed`, unless it is the answer to ours."""
@@ -413,37 +457,68 @@ class Link:
         self.state = LinkState.ATTACHED
         self.credit = 0
 
-    def _discard(self, settled: bool, more: bool, events: list[Event]) -> None:
-        """A frame of a message that has grown too large: nothing of it is kept."""
-        settled = settled or self._partial_of[2]
-        kept: bytes | bytearray = b""
-        if self.keeps_head and self._partial is not None:
-            kept = self._partial_of[0] if self._is_discarding else self._partial[: self.keeps_head]
-        self.abandon_partial()
-        if more:
-            self._partial = bytearray()
-            self._is_discarding = True
-            self._partial_of = (bytes(kept), 0, settled, None)
-        elif self.keeps_head:
-            if not settled:
-                self.session.incoming.add(self._partial_id, self)
-                self.unsettled += 1
-            events.append(MessageCut(self, self._partial_id, bytes(kept), settled))
-        else:
-            self._too_large(self._partial_id, settled, events)
+    def _discard(self, why: Discarded, events: list[Event]) -> None:
+        """From here on nothing of the unfinished message is kept, but perhaps its beginning."""
+        if self._passed_on:
+            events.append(MessageAborted(self))
+            self._passed_on = 0
+        partial = self._partial
+        assert partial is not None
+        self._discarded = why
+        kept = self.keeps_head if why is Discarded.TOO_LARGE else 0
+        self.session.connection.partial_bytes -= len(partial[kept:])
+        del partial[kept:]
 
-    def _too_large(self, delivery_id: int, settled: bool, events: list[Event]) -> None:
+    def _end_discarded(
+        self, why: Discarded, settled: bool, state: DeliveryState | None, events: list[Event]
+    ) -> None:
+        """The last frame of such a message has come: its sender is told."""
+        delivery_id, head, size = self._partial_id, self._partial, self._partial_size
+        assert head is not None
+        self.abandon_partial()
+        if why is Discarded.TOO_LARGE and self.keeps_head:
+            if not settled:
+                self.session.incoming.add(delivery_id, self)
+                self.unsettled += 1
+            events.append(MessageCut(self, delivery_id, bytes(head), settled))
+        else:
+            self._refuse_message(delivery_id, settled, state, self._why(why, size), events)
+
+    def _why(self, why: Discarded, size: int) -> Error:
+        match why:
+            case Discarded.TOO_LARGE:
+                text = f"The message is larger than the {self.max_message_size} bytes of this link."
+                return Error("amqp:link:message-size-exceeded", text)
+            case Discarded.BATCH_TOO_LARGE:
+                text = f"The batch has {size} bytes; at most {MAX_BATCH_BYTES} are allowed."
+                return Error("amqp:link:message-size-exceeded", text)
+            case Discarded.BUSY:
+                busy = ServerBusyError("Too many messages of this connection are unfinished.")
+                info = {RETRY_AFTER: UInt(busy.retry_after_ms)}
+                return Error(busy.condition, str(busy), info)
+
+    def _refuse_message(
+        self,
+        delivery_id: int,
+        settled: bool,
+        state: DeliveryState | None,
+        error: Error,
+        events: list[Event],
+    ) -> None:
         """Rejected, so that its sender learns why, and the link lives: a detach in the middle of a
         message is an unknown error to azure-servicebus. One sent settled has no other answer."""
-        error = Error(
-            "amqp:link:message-size-exceeded",
-            f"The message is larger than the {self.max_message_size} bytes of this link.",
-        )
         if settled:
             self.fail(error, events)
-        else:
-            rejected = Rejected(self.session.connection.tracked(error))
-            self.session.answer(delivery_id, delivery_id, rejected, as_receiver=True)
+            return
+        rejected = Rejected(self.session.connection.tracked(error))
+        self.session.answer(delivery_id, delivery_id, rejected, as_receiver=True)
+        if state is not None:
+            events.append(MessageRefused(self, state, error))
+        # Its owner grants credit when it has decided about a message, and does not hear of this
+        # one: a sender that is refused often enough would have no credit left.
+        self._refused += 1
+        if self._refused >= self.credit < self._granted and not self.is_draining:
+            self.grant(min(self._granted, self.credit + self._refused))
 
     def _too_many(self, events: list[Event]) -> None:
         self.fail(Error("amqp:link:transfer-limit-exceeded", "Too many are unsettled."), events)
@@ -453,8 +528,8 @@ class Link:
         if self._partial is not None:
             self.session.connection.partial_bytes -= len(self._partial)
             self._partial = None
-            self._passed_on = 0
-            self._is_discarding = False
+            self._partial_size = self._passed_on = 0
+            self._discarded = None
 
     def _drop(self) -> None:
         """Forget what is under way on this link."""

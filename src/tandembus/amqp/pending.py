@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from tandembus.amqp.fast import encode_transfer
 from tandembus.amqp.performatives import Accepted, Declared, DeliveryState, TransactionalState
 from tandembus.amqp.types import Buffer
+from tandembus.limits import STREAM_BYTES
 
 if TYPE_CHECKING:
     from tandembus.amqp.link import Link
@@ -75,14 +76,19 @@ class Streaming:
 
     def __init__(self) -> None:
         self.written = 0
-        self.sessions: list[Session] = []
+        self.sessions: dict[Session, None] = {}
+        """In the order in which they began to wait; there can be thousands."""
 
     def go_on(self) -> list[Session]:
-        """To be called when the peer has taken what was written. The sessions that went on."""
-        sessions, self.sessions = self.sessions, []
-        for session in sessions:
+        """To be called when the peer has taken what was written. The sessions that went on: who
+        has still more stands behind the others then."""
+        went_on: list[Session] = []
+        while self.sessions and self.written < STREAM_BYTES:
+            session = next(iter(self.sessions))
+            del self.sessions[session]
             session.pump()
-        return sessions
+            went_on.append(session)
+        return went_on
 
 
 class Pending:

@@ -325,8 +325,7 @@ class Session:
             head = waiting[0]
             link = head.link
             if head.source is not None and connection.streaming.written >= STREAM_BYTES:
-                if self not in connection.streaming.sessions:
-                    connection.streaming.sessions.append(self)
+                connection.streaming.sessions[self] = None
                 return
             if head.delivery_id is None:
                 head.delivery_id = self.next_delivery_id

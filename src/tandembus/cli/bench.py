@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tandembus.cli import codes
 from tandembus.cli.connection import add_connection, connection_string
-from tandembus.cli.output import add_json, print_json, print_rows, progress
+from tandembus.cli.output import add_json, counted, print_json, print_rows, progress
 from tandembus.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -148,7 +148,8 @@ def _receive(client: Client, queue: str, count: int, step: Any) -> None:
         while taken < count:
             messages = receiver.receive(500, wait_s=10)
             if not messages:
-                raise ArgumentError(f"{count - taken:,} messages did not come: who else receives?")
+                left = counted(count - taken, "message")
+                raise ArgumentError(f"{left} did not come: who else receives?")
             receiver.complete(messages)
             taken += len(messages)
             step(len(messages))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tandembus.cli import codes
 from tandembus.cli.connection import local, read_running
-from tandembus.cli.output import add_json, print_json, print_rows, say
+from tandembus.cli.output import add_json, counted, print_json, print_rows, say
 from tandembus.cli.serve import add_options, loaded
 from tandembus.config import OPTIONS, Change, NamespaceConfig, ServerConfig, changes
 from tandembus.config.server import check_kept_here
@@ -73,7 +73,7 @@ def _show(options: argparse.Namespace) -> int:
         tree = _namespace(each)
         where = [*each.hosts, *map(str, each.ports)]
         told = f", told by {', '.join(where)}" if where else ""
-        print(f"namespace {each.name}: {tree['folder']}, {len(each.entities)} entities{told}")
+        print(f"namespace {each.name}: {tree['folder']}, {_entities(len(each.entities))}{told}")
     return codes.WELL
 
 
@@ -86,6 +86,10 @@ def _shown(found: Loaded, field: str) -> object:
     if field == "store" and value is not None:
         return show_url(value)
     return value if value is None or isinstance(value, bool | int) else str(value)
+
+
+def _entities(count: int) -> str:
+    return counted(count, "entity", "entities")
 
 
 def _namespace(each: NamespaceConfig) -> dict[str, object]:
@@ -105,7 +109,7 @@ def _check(options: argparse.Namespace) -> int:
         print_json({"file": None if found.file is None else str(found.file), "entities": counts})
     else:
         what = "the configuration" if found.file is None else str(found.file)
-        every = ", ".join(f"'{name}' with {count} entities" for name, count in counts.items())
+        every = ", ".join(f"'{name}' with {_entities(count)}" for name, count in counts.items())
         print(f"{what} is right: {every}")
     return codes.WELL
 

@@ -20,6 +20,7 @@ from tandembus.cli.output import (
     add_json,
     add_yes,
     confirm,
+    counted,
     print_json,
     print_pairs,
     print_rows,
@@ -164,10 +165,12 @@ def _resubmit(options: argparse.Namespace) -> int:
         wanted = [_place(message) for message in find(client, source, sql=options.filter)]
         if options.count is not None:
             del wanted[options.count :]
-        if options.dry_run or not wanted:
+        if options.dry_run:
             which = [number for number, _ in wanted]
             return _tell(options, "would be sent again", len(wanted), which)
-        confirm(options, f"Send {len(wanted):,} messages again to {target}?")
+        if not wanted:
+            return _tell(options, f"sent again to {target}", 0)
+        confirm(options, f"Send {counted(len(wanted), 'message')} again to {target}?")
         with client.sender(target) as sender:
 
             def send(messages: Sequence[ReceivedMessage]) -> None:
@@ -268,9 +271,10 @@ def _tell(
             tree["sequence_numbers"] = list(which)
         print_json(tree)
     else:
-        say(f"{count:,} {'message' if count == 1 else 'messages'} {what}")
+        say(f"{counted(count, 'message')} {what}")
     if wanted is not None and count < wanted:
-        say(f"tandem: {wanted - count:,} more are held by another receiver")
+        left = wanted - count
+        say(f"tandem: {left:,} more {'is' if left == 1 else 'are'} held by another receiver")
         return codes.PROBLEM
     return codes.WELL
 
@@ -331,7 +335,7 @@ def _return(options: argparse.Namespace) -> int:
                 if not is_unknown(error):
                     raise
                 _send_again(client, path, some)
-    return _tell(options, "wait again", len(wanted), wanted)
+    return _tell(options, "returned to active", len(wanted), wanted)
 
 
 def _send_again(client: Client, path: str, wanted: Sequence[int]) -> None:

@@ -24,7 +24,7 @@ from typing import Any, Final
 from tandembus import __version__
 from tandembus.cli import codes
 from tandembus.cli.connection import read_policies, read_running
-from tandembus.cli.output import add_json, is_terminal, print_json, print_rows, progress
+from tandembus.cli.output import add_json, counted, is_terminal, print_json, print_rows, progress
 from tandembus.cli.serve import add_options, loaded
 from tandembus.config import NamespaceConfig, ServerConfig
 from tandembus.config.server import LOG, POLICIES
@@ -97,7 +97,7 @@ def examine(options: argparse.Namespace) -> Iterator[Finding]:
     except TandemError as error:
         yield Finding("configuration", PROBLEM, str(error), "correct it; `tandem config check`")
         return
-    yield Finding("configuration", WELL, f"{len(config.served)} namespaces")
+    yield Finding("configuration", WELL, counted(len(config.served), "namespace"))
     checks: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
         ("limits", lambda: limits(config)),
         ("ports", lambda: ports(config)),
@@ -315,7 +315,7 @@ def log(namespace: NamespaceConfig, *, reads_all: bool) -> Iterator[Finding]:
         except StoreError as error:
             yield Finding("log", PROBLEM, str(error), "is a broker running on it?")
             return
-    text = f"{report.groups:,} groups, {report.bytes / MIB:,.1f} MiB of '{namespace.name}'"
+    text = f"{counted(report.groups, 'group')}, {report.bytes / MIB:,.1f} MiB of '{namespace.name}'"
     for problem in report.problems:
         yield Finding("log", PROBLEM, str(problem), f"tandem store repair {namespace.folder}")
     for note in report.notes:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tandembus.cli import codes
 from tandembus.cli.connection import add_connection, connect
 from tandembus.cli.messages import property_of
-from tandembus.cli.output import add_json, add_yes, confirm, print_pairs, print_rows, say
+from tandembus.cli.output import add_json, add_yes, confirm, counted, print_pairs, print_rows, say
 from tandembus.config.entities import CORRELATION, SETTINGS, Declared, Kind, declare, names_of
 from tandembus.config.values import show_duration
 from tandembus.errors import ArgumentError, EntityExistsError
@@ -45,7 +45,7 @@ _HELP: Final = {
     "ForwardTo": "where its messages go at once",
     "ForwardDeadLetteredMessagesTo": "where its dead letters go at once",
     "Status": "Active, Disabled, SendDisabled or ReceiveDisabled",
-    "MaxMessageSizeInKilobytes": "of one message (256); more needs a premium namespace",
+    "MaxMessageSizeInKilobytes": "of one message: 256; premium namespace: 1024 to 102400 (1024)",
     "EnableBatchedOperations": "kept and shown, without effect",
     "UserMetadata": "up to 1,024 characters of your own",
     "EnableExpress": "kept and shown, without effect",
@@ -298,7 +298,8 @@ def _delete(options: argparse.Namespace) -> int:
     with connect(options) as client:
         found = get(client, kind, _path(options))
         count = sum(found.counts.values())
-        confirm(options, f"Delete the {kind} {_path(options)} and its {count:,} messages?")
+        messages = counted(count, "message")
+        confirm(options, f"Delete the {kind} {_path(options)} and its {messages}?")
         entities = client.entities
         match kind:
             case Kind.QUEUE:

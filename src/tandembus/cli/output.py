@@ -102,6 +102,11 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """`1 message`, `2 messages`; `many` where it is not `one` with an s."""
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
+
+
 @contextmanager
 def progress(label: str, total: int | None) -> Iterator[Callable[[int], None]]:
     """Call what it gives with the number that was done. A bar on a terminal, else a line now and

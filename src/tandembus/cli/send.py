@@ -142,7 +142,7 @@ def _send_all(
             for number, error in report.failures[:_TOLD]:
                 say(f"tandem: message {sent + failed - len(batch) + number + 1}: {error}")
             if not report.is_complete:
-                say(f"tandem: {sent:,} were sent before")
+                say(f"tandem: {sent:,} {'was' if sent == 1 else 'were'} sent before")
                 raise report.failures[-1][1]
         step(len(batch))
     return sent, failed

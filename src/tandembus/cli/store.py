@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from tandembus.cli import codes
 from tandembus.cli.connection import find_namespace, read_running
-from tandembus.cli.output import add_json, print_json, progress
+from tandembus.cli.output import add_json, counted, print_json, progress
 from tandembus.config.server import BACKUP, LOG, POLICIES, check_kept_here
 from tandembus.errors import StoreError
 
@@ -183,7 +183,8 @@ def _report(report: object, *, as_json: bool) -> int:
         print_json(asdict(report))
         return codes.WELL if report.is_clean else codes.PROBLEM
     print(
-        f"{report.folder}: {report.segments} segments, {report.groups:,} groups, "
+        f"{report.folder}: {counted(report.segments, 'segment')}, "
+        f"{counted(report.groups, 'group')}, "
         f"{report.bytes:,} bytes"
     )
     for note in report.notes:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tandembus.cli import codes
 from tandembus.cli.connection import add_connection, connect
 from tandembus.cli.entities import declared_from, update, wire_settings
-from tandembus.cli.output import add_json, add_yes, confirm, print_json, progress, say
+from tandembus.cli.output import add_json, add_yes, confirm, counted, print_json, progress, say
 from tandembus.config import Change, Declared, DeclaredRule, Kind, changes
 from tandembus.config.entities import FIXED, has_default_rule, names_of
 from tandembus.errors import ArgumentError
@@ -83,7 +83,7 @@ def _export(options: argparse.Namespace) -> int:
     else:
         text = json.dumps(tree, indent=2, ensure_ascii=False) + "\n"
         options.output.write_text(text, encoding="utf-8")
-        say(f"{len(found):,} entities written to {options.output}")
+        say(f"{counted(len(found), 'entity', 'entities')} written to {options.output}")
     return codes.WELL
 
 
@@ -184,7 +184,8 @@ def _import(options: argparse.Namespace) -> int:
         if not options.dry_run:
             deleted = [each for each in todo if each.verb == "delete"]
             if deleted:
-                confirm(options, f"Delete {len(deleted):,} entities and rules?")
+                what = counted(len(deleted), "entity or rule", "entities and rules")
+                confirm(options, f"Delete {what}?")
             with progress("importing", len(todo)) as step:
                 carry_out(client, todo, step)
     if options.json:
@@ -194,8 +195,9 @@ def _import(options: argparse.Namespace) -> int:
         for change in rest:
             say(str(change))
     if not options.json:
-        verb = "would be" if options.dry_run else "were"
-        say(f"{len(todo):,} changes {verb} made")
+        were = "was" if len(todo) == 1 else "were"
+        verb = "would be" if options.dry_run else were
+        say(f"{counted(len(todo), 'change')} {verb} made")
     return codes.WELL
 
 

@@ -18,7 +18,7 @@ from urllib.parse import quote
 from tandembus.client.addresses import ConnectionString
 from tandembus.client.tls import tls_context
 from tandembus.clock import SystemClock
-from tandembus.limits import MAX_MANAGEMENT_REQUEST
+from tandembus.limits import MAX_HTTP_BODY
 
 log = logging.getLogger("tandembus.console")
 
@@ -86,7 +86,7 @@ class Reporter:
         try:
             connection.request("POST", self._path, json.dumps(said).encode(), headers)
             answer = connection.getresponse()
-            tree = json.loads(answer.read(MAX_MANAGEMENT_REQUEST))
+            tree = json.loads(answer.read(MAX_HTTP_BODY))
         finally:
             connection.close()
         if answer.status != 200:

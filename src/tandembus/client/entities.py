@@ -33,7 +33,7 @@ from tandembus.client.operations import Correlation, Rule
 from tandembus.client.tls import lost, tls_context
 from tandembus.clock import Clock
 from tandembus.errors import ConnectionLostError, EntityNotFoundError, ProtocolError
-from tandembus.limits import MAX_MANAGEMENT_REQUEST
+from tandembus.limits import MAX_HTTP_BODY
 from tandembus.model import Value
 
 API_VERSION: Final = "2021-05"
@@ -233,7 +233,7 @@ class Entities:
         try:
             connection.request(method, url, body, sent)
             response = connection.getresponse()
-            data = response.read(MAX_MANAGEMENT_REQUEST + 1)
+            data = response.read(MAX_HTTP_BODY + 1)
         except OSError as error:
             raise lost(error, target.host, target.http_port) from None
         except HTTPException as error:

@@ -49,7 +49,7 @@ def check_send(queue: Queue, messages: Sequence[Message], *, is_batch: bool = Fa
 
 
 def _check_partition_keys(queue: Queue, messages: Sequence[Message]) -> None:
-    keys = {each.partition_key or each.session_id for each in messages if not each.is_ping}
+    keys = {key_within(queue, each) for each in messages if not each.is_ping}
     if len(keys) > 1:
         shown = sorted("none" if key is None else f"'{key:.80}'" for key in keys)[:3]
         raise NotAllowedError(
@@ -57,6 +57,13 @@ def _check_partition_keys(queue: Queue, messages: Sequence[Message]) -> None:
             f"'{queue.path}' is partitioned: all messages of a batch must have the same "
             "PartitionKey or SessionId. Send one batch for each key."
         )
+
+
+def key_within(queue: Queue, message: Message) -> str | None:
+    """What decides in which partition of a queue a message is: the same for ids of one session."""
+    if queue.sessions is not None and message.session_id is not None:
+        return key_of(message.session_id)
+    return message.partition_key or message.session_id
 
 
 def check(queue: Queue, message: Message) -> None:

@@ -344,6 +344,7 @@ class SetSessionState:
     session: str
     state: bytes | None
     link: int
+    transaction: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ from tandembus.core.duplicates import duplicate_key
 from tandembus.core.effects import Delivery
 from tandembus.core.ready import Next, Ready
 from tandembus.core.reasons import DeadLetterReason
+from tandembus.core.session_rows import key_of
 from tandembus.core.sessions import Session
 from tandembus.core.state import State
 from tandembus.core.tokens import NUMBER_MASK, TOKEN
@@ -94,9 +95,12 @@ def accept(
     edits: bytes | None = None,
     link: int = 0,
     is_new: bool = True,
+    held: set[str] | None = None,
 ) -> int | None:
     """Take a message that was checked. `body` names one that is stored already; with `is_new` false
-    it is not looked for duplicates. Returns its sequence number; None if it was a duplicate."""
+    it is not looked for duplicates. `held`: it is held until its transaction is committed, which
+    holds messages with these keys already. Returns its sequence number; None if it was a
+    duplicate."""
     book = queue.book
     key = None
     if queue.window_ms and is_new:
@@ -104,7 +108,8 @@ def accept(
         if message_id is not None:
             is_keyed = len(queue.parts) > 1
             key = duplicate_key(message_id, message.partition_key if is_keyed else None)
-            if queue.duplicates.has_seen(key, now, queue.window_ms):
+            is_duplicate = queue.duplicates.has_seen(key, now, queue.window_ms)
+            if is_duplicate or (held is not None and key in held):
                 book.emit(Noted(now, queue.id, Note.DUPLICATE_DROPPED, 0, link, key))
                 return None
     time = now if now > queue.last_enqueued_ms else queue.last_enqueued_ms
@@ -137,6 +142,10 @@ def accept(
         edits,
         payload,
     )
+    if held is not None:
+        if key is not None:
+            held.add(key)
+        _hold(queue, (change.sequence_number,), now, is_held=True)
     book.emit(change)
     queue.add(change)
     queue.tally.incoming += 1
@@ -308,7 +317,7 @@ def receive_deferred(
             raise MessageNotFoundError(number)
         session = queue.session_of(found.chunk, found.row)
         if session is not None:
-            if session.id != session_id:
+            if session_id is None or key_of(session.id) != key_of(session_id):
                 raise MessageNotFoundError(number)
             check_session(queue, session_id, link, now)
             until = session.locked_until_ms
@@ -485,15 +494,34 @@ def check_cancel(queue: Queue, numbers: Sequence[int]) -> None:
             raise MessageNotFoundError(number)
 
 
-def hold(queue: Queue, numbers: Sequence[int], now: Millis, *, is_held: bool = True) -> None:
+def _hold(queue: Queue, numbers: Sequence[int], now: Millis, *, is_held: bool) -> None:
     """Scheduled messages of a transaction: they wait for its discharge, or do not any more."""
     queue.book.emit(ScheduleHeld(now, queue.id, is_held, packed(numbers)))
-    queue.hold(numbers, is_held=is_held)
+    queue.hold(numbers, now, is_held=is_held)
+
+
+def commit_held(queue: Queue, numbers: Sequence[int], now: Millis) -> None:
+    """Their transaction is committed: now they count as accepted. One whose id was accepted from
+    elsewhere meanwhile is the duplicate, and is dropped. (No two of `numbers` have the same id.)"""
+    dropped: list[int] = []
+    for number in numbers:
+        key = queue.held.get(number)
+        if key is not None and queue.duplicates.has_seen(key, now, queue.window_ms):
+            queue.book.emit(Noted(now, queue.id, Note.DUPLICATE_DROPPED, 0, 0, key))
+            dropped.append(number)
+    cancel_held(queue, dropped, now)
+    kept = [number for number in numbers if number in queue.held]
+    if kept:
+        _hold(queue, kept, now, is_held=False)
 
 
 def cancel_held(queue: Queue, numbers: Sequence[int], now: Millis) -> None:
-    """Their transaction was not committed."""
-    leave(queue, [number for number in numbers if number in queue.held], Removal.CANCELLED, now)
+    """Their transaction was not committed, or they are duplicates. Their ids are as if they had
+    never come."""
+    there = [number for number in numbers if number in queue.held]
+    if there:
+        leave(queue, there, Removal.CANCELLED, now)
+        queue.accessed_ms = now
 
 
 def cancel(queue: Queue, numbers: Sequence[int], now: Millis) -> None:

@@ -83,6 +83,7 @@ from tandembus.errors import (
     NotAllowedError,
     QuotaExceededError,
     Refused,
+    TandemError,
 )
 from tandembus.model import NEVER, Millis
 from tandembus.settings import canonical_subscription, check_update
@@ -424,9 +425,16 @@ class Namespace:
     def _set_session_state(self, command: SetSessionState, now: Millis) -> None:
         queue = self._registry.holder(command.path)
         session = lifecycle.check_session(queue, command.session, command.link, now)
-        assert queue.sessions is not None
         if command.state is not None:
             admission.check_state(queue, session, command.state)
+        if command.transaction is not None:
+            self._transactions.add(command.transaction, queue, command, now)
+        else:
+            self._put_session_state(queue, command, now)
+
+    def _put_session_state(self, queue: Queue, command: SetSessionState, now: Millis) -> None:
+        """What was checked."""
+        assert queue.sessions is not None
         change = SessionStateSet(now, queue.id, command.session, command.state)
         self._book.emit(change)
         queue.sessions.set_state(command.session, command.state, now)
@@ -443,12 +451,14 @@ class Namespace:
     def _discharge(self, command: Discharge, now: Millis) -> None:
         """All of it is checked again, as a whole; then none of it can fail. What cannot be
         committed is rolled back by the tick that follows."""
-        parts = self._transactions.take(command.transaction, now)
+        parts, refusal = self._transactions.take(command.transaction, now)
         held = [part for part in parts if isinstance(part, Held)]
         if command.fail:
             cancel_held(self._registry, held, now)
             return
         try:
+            if refusal is not None:
+                raise NotAllowedError(f"An operation in the transaction was refused: {refusal}")
             check_commit(self._registry, parts, now)
         except Refused:
             self._transactions.left += held
@@ -462,9 +472,18 @@ class Namespace:
                     numbers = lifecycle.check_settle(queue, part, now)
                     lifecycle.settle(queue, numbers, part, now)
                 case CancelScheduled():
-                    lifecycle.cancel(self._registry.find(part.path), part.sequence_numbers, now)
+                    queue = self._registry.find(part.path)
+                    # One that this transaction held can have been dropped as a duplicate just now.
+                    there = [n for n in part.sequence_numbers if queue.find(n) is not None]
+                    lifecycle.cancel(queue, there, now)
+                case SetSessionState():
+                    self._put_session_state(self._registry.holder(part.path), part, now)
                 case Held(entity, numbers):
-                    lifecycle.hold(self._registry.by_id[entity], numbers, now, is_held=False)
+                    lifecycle.commit_held(self._registry.by_id[entity], numbers, now)
+
+    def spoil(self, transaction: int, refusal: TandemError) -> None:
+        """Something that was to be a part of a transaction was refused, so it is not committed."""
+        self._transactions.spoil(transaction, refusal)
 
     # --- time -------------------------------------------------------------------------------------
 

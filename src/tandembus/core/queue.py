@@ -189,8 +189,9 @@ class Queue:
         self.tally = Tally()
         self.loading: dict[int, None] = {}
         """Messages on their way to another entity that wait to be read from the store."""
-        self.held: set[int] = set()
-        """Scheduled messages whose transaction is open."""
+        self.held: dict[int, str | None] = {}
+        """Scheduled messages whose transaction is open, each with the key that `duplicates` is to
+        remember when it is committed."""
         self.relays_at: Millis = NEVER
         """When the waiting messages of a relay are to go on."""
         self.fresh: dict[int, None] = {}
@@ -400,7 +401,7 @@ class Queue:
         index = (number - part.origin) & part.mask
         sessions, session = self.sessions, 0
         if session_id is not None and sessions is not None:
-            session = sessions.add(session_id)
+            session = sessions.add(session_id, part.table if len(parts) > 1 else None)
         part.table.add(index, body, time, size, state, expires, level, due, session, hops, count)
         if index > part.last:
             part.last = index
@@ -415,7 +416,10 @@ class Queue:
         if edits is not None:
             self.edits[number] = book.same(edits)
         if duplicate_key is not None:
-            self.duplicates.remember(duplicate_key, time, self.window_ms)
+            if number in self.held:
+                self.held[number] = duplicate_key
+            else:
+                self.duplicates.remember(duplicate_key, time, self.window_ms)
         if state == _SCHEDULED:
             heappush(self.scheduled, (due, number))
             book.wake(self, due)
@@ -498,7 +502,7 @@ class Queue:
         self.loading.pop(number, None)
         self.fresh.pop(number, None)
         self.stuck.pop(number, None)
-        self.held.discard(number)
+        self.held.pop(number, None)
         sessions, session = self.sessions, chunk.session(row)
         body = chunk.bodies[row]
         if self.cursors is None or not self._held_back(part, chunk, row, edits):
@@ -736,13 +740,16 @@ class Queue:
         )
         self.remove(change.sequence_number)
 
-    def hold(self, numbers: Iterable[int], *, is_held: bool) -> None:
-        """Scheduled messages become active only when their transaction is committed."""
+    def hold(self, numbers: Iterable[int], now: Millis, *, is_held: bool) -> None:
+        """Scheduled messages become active, and their ids are remembered, only when their
+        transaction is committed. They are held before they are added."""
         if is_held:
-            self.held.update(numbers)
+            self.held.update(dict.fromkeys(numbers))
             return
-        self.held.difference_update(numbers)
         for number in numbers:
+            key = self.held.pop(number, None)
+            if key is not None:
+                self.duplicates.remember(key, now, self.window_ms)
             found = self.find(number)
             if found is not None and found.chunk.states[found.row] == _SCHEDULED:
                 due = found.chunk.due(found.row)
@@ -851,16 +858,16 @@ class Queue:
             self.arrivals.dump(out)
         (self.cursors or Cursors(self.book)).dump(out)
         out.number(len(self.held))
-        for number in sorted(self.held):
+        for number, key in sorted(self.held.items()):
             out.number(number)
+            out.bytes(None if key is None else key.encode("utf-8", "surrogatepass"))
 
     def load(self, source: Reader, version: int) -> None:
         self.created_ms = source.number()
         self.updated_ms = source.number()
         self.accessed_ms = source.number()
         self.last_enqueued_ms = source.number()
-        if self.sessions is not None:
-            self.sessions.load(source, version)
+        sessions = {} if self.sessions is None else self.sessions.load(source, version)
         self.duplicates = Duplicates.load(source, version)
         for _ in range(source.number()):
             number = source.number()
@@ -870,15 +877,22 @@ class Queue:
         for part in self.parts[: source.number()]:
             part.last = source.number()
             part.table = Table.load(source)
+            part.table.rename_sessions(sessions)
         if version > 1:
             self._load_readers(source)
             if version > 3:
-                self.held = {source.number() for _ in range(source.number())}
+                self._load_held(source, version)
         elif self.arrivals is not None:
             for part in self.parts:  # nobody has counted them: by number, then
                 for chunk, row in part.table.rows_from(0):
                     self.arrivals.add(part.number(chunk.indexes[row]))
         self._restore()
+
+    def _load_held(self, source: Reader, version: int) -> None:
+        for _ in range(source.number()):
+            number = source.number()
+            key = source.bytes() if version > 6 else None  # before, `duplicates` had it at once
+            self.held[number] = None if key is None else key.decode("utf-8", "surrogatepass")
 
     def _load_readers(self, source: Reader) -> None:
         if self.arrivals is not None:

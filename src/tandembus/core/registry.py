@@ -42,7 +42,7 @@ from tandembus.settings import (
     split,
 )
 
-INDEX_VERSION: Final = 6
+INDEX_VERSION: Final = 7
 _MOST_ALIASES: Final = 10_000
 
 SETTINGS: Final[dict[EntityKind, type[Settings]]] = {

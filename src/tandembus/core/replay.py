@@ -97,7 +97,7 @@ def replay(registry: Registry, change: Change) -> None:
             _use(queue, change.time)
         case ScheduleHeld():
             queue, numbers = registry.by_id[change.entity], _numbers(change.sequence_numbers)
-            queue.hold(numbers, is_held=bool(change.is_held))
+            queue.hold(numbers, change.time, is_held=bool(change.is_held))
         case Activated():
             queue = registry.by_id[change.entity]
             queue.activate(change)

@@ -85,7 +85,12 @@ class Sending:
         return self._accept_via(self._registry.find(command.via), command.path, messages, link, now)
 
     def _accept(
-        self, queue: Queue, messages: Sequence[Message], link: int, now: Millis
+        self,
+        queue: Queue,
+        messages: Sequence[Message],
+        link: int,
+        now: Millis,
+        held: set[str] | None = None,
     ) -> list[int]:
         run = lifecycle.accept_run(queue, messages, now, link) if len(messages) > 1 else None
         numbers = run or []
@@ -98,7 +103,7 @@ class Sending:
             due = message.scheduled_ms or 0
             if due <= now:
                 due = 0
-            number = lifecycle.accept(queue, message, now, due=due, link=link)
+            number = lifecycle.accept(queue, message, now, due=due, link=link, held=held)
             numbers.append(number or 0)
             if number is not None and not due and queue.is_relay:
                 self._relays.relay(queue, number, message, now)
@@ -137,16 +142,17 @@ class Sending:
         return number
 
     def _accept_held(self, queue: Queue, command: Send, now: Millis) -> list[int]:
-        """Scheduled at once, because the client is told the numbers; held until the discharge."""
+        """Scheduled at once, because the client is told the numbers; held until the discharge. So
+        whether its id is that of a message from elsewhere is decided again by the commit; whether
+        it is that of another one in the same transaction, here."""
         assert command.transaction is not None
         messages = command.messages
         if any((message.scheduled_ms or 0) <= now for message in messages):
             raise ArgumentError("In a transaction only what has a time to come can be scheduled.")
         self._transactions.admit(command.transaction, queue, command, now)
-        numbers = self._accept(queue, messages, command.link, now)
+        keys = self._transactions.held_keys(command.transaction, queue, now)
+        numbers = self._accept(queue, messages, command.link, now, keys)
         held = Held(queue.id, [number for number in numbers if number])
-        if held.sequence_numbers:
-            lifecycle.hold(queue, held.sequence_numbers, now)
         self._transactions.add(command.transaction, queue, held, now)
         return numbers
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from array import array
 from heapq import heappop
-from typing import Final
+from typing import Final, NamedTuple
 
 from tandembus import limits
 from tandembus.core.ready import Lane
 from tandembus.core.state import State
 from tandembus.core.table import Chunk, Table
+from tandembus.model import Millis
 
 _WAITING: Final = int(State.WAITING)
 
@@ -58,6 +59,11 @@ def name_bytes(session_id: str) -> int:
     """The memory of an id, and of its key if that is another text."""
     size = len(session_id) * (1 if session_id.isascii() else 4)
     return NAME_BYTES + (size if key_of(session_id) is session_id else 2 * size + TEXT_BYTES)
+
+
+class SessionState(NamedTuple):
+    data: bytes
+    changed_ms: Millis
 
 
 class Page:

@@ -6,8 +6,8 @@ be done under a session's lock are in `queue`; here is the book-keeping.
 A session that only waits is a row: its id, two counts, its place among the available sessions, and
 for each level the first and the last of its waiting messages. Those are linked with each other by
 two columns of the table, which a chunk has only if a session has a second message (`session_rows`).
-A `Session` object is made for whoever asks; it is kept only while a row cannot say all:
-while somebody holds the session, or while messages have come back out of order.
+A `Session` object is made for whoever asks; it is kept only while a row cannot say all: while it
+has a holder, or messages that have come back out of order. Ids are found by `session_names`.
 
 All of it is counted in bytes, for all queues of the namespace together (`Book.session_bytes`);
 `admission` holds it against `Book.max_session_bytes`.
@@ -18,19 +18,20 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
-from typing import Final, NamedTuple
+from typing import Final
 
 from tandembus.core.book import Book
 from tandembus.core.packing import Reader, Writer
 from tandembus.core.ready import Lane, Ready
+from tandembus.core.session_names import SessionNames
 from tandembus.core.session_rows import (
     LANE_BYTES,
     ROW_BYTES,
     STATE_BYTES,
     Page,
     SessionLane,
+    SessionState,
     kept_bytes,
-    key_of,
     link_at_an_end,
     name_bytes,
     unlink,
@@ -41,16 +42,6 @@ from tandembus.model import NEVER, Millis
 _SHIFT: Final = 10
 _PAGE: Final = 1 << _SHIFT
 _MASK: Final = _PAGE - 1
-
-_SHARDS: Final = 256
-_SPLIT_AT: Final = 8_192
-"""Ids in one dict before they are spread over many: Python moves all entries of a dict when it
-grows, and with a million of them everybody would wait for 60 ms."""
-
-
-class SessionState(NamedTuple):
-    data: bytes
-    changed_ms: Millis
 
 
 class Session:
@@ -132,9 +123,9 @@ class Sessions:
     """All sessions of a queue, by id and by number."""
 
     __slots__ = (
-        "_available_first", "_available_last", "_book", "_count", "_deadlines", "_kept",
-        "_next_key", "_pages", "_roomy", "_shards", "_table_of", "available", "bytes", "levels",
-        "locked", "make_ready", "states",
+        "_available_first", "_available_last", "_book", "_deadlines", "_kept", "_names",
+        "_next_key", "_pages", "_roomy", "_table_of", "available", "bytes", "levels", "locked",
+        "make_ready", "states",
     )  # fmt: skip
 
     def __init__(
@@ -148,9 +139,7 @@ class Sessions:
         self.levels = levels
         self.make_ready = make_ready
         self._table_of = table_of
-        self._shards: list[dict[str, int]] = [{}]
-        """Id in lower case → number."""
-        self._count = 0
+        self._names = SessionNames()
         self._pages: dict[int, Page] = {}
         self._roomy: dict[int, None] = {}
         """Pages that have room for a session."""
@@ -174,13 +163,10 @@ class Sessions:
     # --- which there are --------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._names)
 
     def __contains__(self, session_id: object) -> bool:
-        if not isinstance(session_id, str):
-            return False
-        key = key_of(session_id)
-        return key in self._shards[hash(key) % len(self._shards)]
+        return isinstance(session_id, str) and session_id in self._names
 
     def __iter__(self) -> Iterator[Session]:
         for key, page in self._pages.items():
@@ -189,7 +175,7 @@ class Sessions:
                     yield self.at(key << _SHIFT | row)
 
     def names(self) -> list[str]:
-        """The ids of all, in no order."""
+        """In no order."""
         return [name for page in self._pages.values() for name in page.ids if name is not None]
 
     def active_names(self) -> list[str]:
@@ -209,13 +195,28 @@ class Sessions:
 
     @property
     def kept(self) -> list[Session]:
-        """Those that are more than a row: every session with a holder is among them."""
+        """Those that are more than a row; each that has a holder is."""
         return list(self._kept.values())
 
     def get(self, session_id: str) -> Session | None:
-        key = key_of(session_id)
-        number = self._shards[hash(key) % len(self._shards)].get(key)
+        number = self._find(session_id)
         return None if number is None else self.at(number)
+
+    def _find(self, session_id: str) -> int | None:
+        for other in self._names.others(session_id):
+            if self.id_of(other) == session_id:
+                return other
+        return self._names.first(session_id)
+
+    def _find_in(self, session_id: str, table: Table) -> int | None:
+        """The session of this id that has its messages in that partition."""
+        number = self._find(session_id)
+        if number is None or self._table_of(self.id_of(number)) is table:
+            return number
+        for other in (self._names.first(session_id), *self._names.others(session_id)):
+            if other is not None and self._table_of(self.id_of(other)) is table:
+                return other
+        return None
 
     def at(self, number: int) -> Session:
         """The session with this number."""
@@ -226,7 +227,8 @@ class Sessions:
 
     def open(self, session_id: str) -> Session:
         """The session, made if it does not exist."""
-        return self.at(self._open(session_id))
+        number = self._find(session_id)
+        return self.at(self._begin(session_id) if number is None else number)
 
     def id_of(self, number: int) -> str:
         name = self._pages[number >> _SHIFT].ids[number & _MASK]
@@ -241,11 +243,7 @@ class Sessions:
         self.bytes += size
         self._book.session_bytes += size
 
-    def _open(self, session_id: str) -> int:
-        name = key_of(session_id)
-        number = self._shards[hash(name) % len(self._shards)].get(name)
-        if number is not None:
-            return number
+    def _begin(self, session_id: str) -> int:
         key = next(reversed(self._roomy), 0)
         if not self._roomy:
             while self._next_key in self._pages:
@@ -272,30 +270,16 @@ class Sessions:
         self._charge(name_bytes(session_id))
         page.ids[row] = session_id
         page.live += 1
-        self._count += 1
-        shards = self._shards
-        key = key_of(session_id)
-        shards[hash(key) % len(shards)][key] = number
-        if len(shards) == 1 and self._count >= _SPLIT_AT:
-            self._shards = [{} for _ in range(_SHARDS)]
-            for name, each in shards[0].items():
-                self._shards[hash(name) % _SHARDS][name] = each
+        self._names.add(session_id, number)
 
     def _close(self, page: Page, row: int, number: int) -> None:
         """It has nothing any more: its row is free, and its page goes when it is empty."""
         name = page.ids[row]
         assert name is not None
-        name_key = key_of(name)
-        at = hash(name_key) % len(self._shards)
-        # Of two that differed in case only, from before they were one, the later one is named.
-        if self._shards[at].get(name_key) == number:
-            del self._shards[at][name_key]
-        if not self._shards[at]:
-            self._shards[at] = {}  # a dict that has been large stays so
+        self._names.remove(name, number)
         self._charge(-name_bytes(name))
         page.ids[row] = None
         page.live -= 1
-        self._count -= 1
         key = number >> _SHIFT
         if page.live:
             page.free.append(row)
@@ -305,8 +289,6 @@ class Sessions:
             del self._pages[key]
             self._roomy.pop(key, None)
             self._next_key = max(1, min(self._next_key, key))
-        if not self._count:
-            self._shards = [{}]
 
     def release_memory(self) -> None:
         """The queue is deleted: its sessions are counted no more."""
@@ -314,9 +296,13 @@ class Sessions:
 
     # --- messages ---------------------------------------------------------------------------------
 
-    def add(self, session_id: str) -> int:
-        """One message more, in any state. Returns the session's number."""
-        number = self._open(session_id)
+    def add(self, session_id: str, table: Table | None = None) -> int:
+        """One message more, in any state; `table`: that of its partition, if there are several.
+        Returns the session's number. The messages of a session are in one partition: what an old
+        log has in two of them, as `A` and as `a`, stays two sessions until one of them is over."""
+        number = self._find(session_id) if table is None else self._find_in(session_id, table)
+        if number is None:
+            number = self._begin(session_id)
         self._pages[number >> _SHIFT].messages[number & _MASK] += 1
         return number
 
@@ -461,7 +447,7 @@ class Sessions:
         return len(state) + STATE_BYTES - gone
 
     def set_state(self, session_id: str, state: bytes | None, time: Millis) -> None:
-        number = self._open(session_id)
+        number = self.open(session_id).number
         former = self.states.pop(number, None)
         if former is not None:
             self._charge(-len(former.data) - STATE_BYTES)
@@ -543,10 +529,13 @@ class Sessions:
             out.bytes(state.data)
             out.number(state.changed_ms)
 
-    def load(self, source: Reader, version: int) -> None:
+    def load(self, source: Reader, version: int) -> dict[int, int]:
+        """Returns the numbers that messages have, but no session any more, each with what it is
+        now: an old index can have `A` and `a`. They become the first of them, with the state that
+        was set last, as when the log is replayed; but see `add`."""
         if version < 3:
-            self._load_each(source)
-            return
+            return self._load_each(source)
+        others: dict[int, int] = {}
         for _ in range(source.number()):
             first = source.number()
             rows, lengths, text = source.column("I"), source.column("I"), source.text()
@@ -555,27 +544,42 @@ class Sessions:
             assert text is not None
             at = 0
             for row, length in zip(rows, lengths, strict=True):
-                self._load_row(first + row, text[at : at + length])
+                self._load_row(first + row, text[at : at + length], others)
                 at += length
         self._find_free()
         for _ in range(source.number()):
             number, data = source.number(), source.bytes()
             assert data is not None
-            self._put_state(number, data, source.number())
+            self._load_state(others.get(number, number), data, source.number())
+        return others
 
-    def _load_each(self, source: Reader) -> None:
+    def _load_each(self, source: Reader) -> dict[int, int]:
         """As indexes of the versions 1 and 2 have them: one by one."""
+        others: dict[int, int] = {}
         source.number()  # the next number: `_find_free` finds the rows that are free
         for _ in range(source.number()):
             session_id = source.text()
             assert session_id is not None
             number, data, changed_ms = source.number(), source.bytes(), source.number()
-            self._load_row(number, session_id)
+            self._load_row(number, session_id, others)
             if data is not None:
-                self._put_state(number, data, changed_ms)
+                self._load_state(others.get(number, number), data, changed_ms)
         self._find_free()
+        return others
 
-    def _load_row(self, number: int, session_id: str) -> None:
+    def _load_state(self, number: int, state: bytes, changed_ms: Millis) -> None:
+        former = self.states.get(number)
+        if former is not None:
+            if changed_ms < former.changed_ms:
+                return
+            self._charge(-len(former.data) - STATE_BYTES)
+        self._put_state(number, state, changed_ms)
+
+    def _load_row(self, number: int, session_id: str, others: dict[int, int]) -> None:
+        known = self._find_in(session_id, self._table_of(session_id))
+        if known is not None:
+            others[number] = known
+            return
         key, row = number >> _SHIFT, number & _MASK
         if key not in self._pages:
             self._add_page(key)

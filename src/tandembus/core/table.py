@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from sys import byteorder
 from typing import Final
 
@@ -375,6 +375,13 @@ class Table:
         """The order within sessions is set up anew."""
         for chunk in self._chunks:
             chunk.previous = chunk.following = None
+
+    def rename_sessions(self, others: Mapping[int, int]) -> None:
+        """Rows of a session that is another one now, by number."""
+        for chunk in self._chunks if others else ():
+            if chunk.sessions is not None:
+                numbers = (others.get(number, number) for number in chunk.sessions)
+                chunk.sessions = array("I", numbers)
 
     def clamp_levels(self, top: int) -> None:
         """The queue has fewer levels now: what was above the top is at the top."""

@@ -3,10 +3,12 @@
 Nothing happens before the discharge: no sequence number is given, no lock ends. So a transaction
 that is rolled back, or forgotten, leaves no trace. The one exception are messages that were
 scheduled over `$management`, whose numbers the client is told at once: they are held, and cancelled
-if the transaction is not committed.
+if the transaction is not committed. Their numbers are used up then, but not their ids: duplicate
+detection remembers the id of a held message when the transaction is committed.
 
 As in Azure, what a transaction does in a partitioned entity is in one partition, and all that it
-sends there has one key; that of several entities may differ.
+sends there with a key has the same key; those of several entities may differ. A message without a
+key can be sent, too: which partition it comes into is chosen when the transaction is committed.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import TypeAlias
 
 from tandembus import limits
 from tandembus.core import admission, lifecycle
-from tandembus.core.commands import CancelScheduled, Send, Settle
+from tandembus.core.commands import CancelScheduled, Send, SetSessionState, Settle
 from tandembus.core.queue import Queue
 from tandembus.core.registry import Registry
 from tandembus.core.tokens import PARTITION_SHIFT, TOKEN
@@ -25,6 +27,7 @@ from tandembus.errors import (
     EntityNotFoundError,
     NotAllowedError,
     QuotaExceededError,
+    TandemError,
     TransactionUnknownError,
 )
 from tandembus.model import NEVER, Millis
@@ -38,7 +41,7 @@ class Held:
     sequence_numbers: list[int]
 
 
-Part: TypeAlias = Send | Settle | CancelScheduled | Held
+Part: TypeAlias = Send | Settle | CancelScheduled | SetSessionState | Held
 
 
 @dataclass(slots=True)
@@ -50,6 +53,8 @@ class _Transaction:
     """The one partition that is used, of each partitioned entity."""
     keys: dict[int, str] = field(default_factory=dict)
     """What decided it, if something was sent there."""
+    refusal: TandemError | None = None
+    """The first operation that was refused: then it can only be rolled back."""
 
 
 class Transactions:
@@ -91,11 +96,28 @@ class Transactions:
         transaction.messages += _count(part)
         transaction.parts.append(part)
 
-    def take(self, number: int, now: Millis) -> list[Part]:
-        """Its parts; the transaction is over."""
-        parts = self._get(number, now).parts
+    def spoil(self, number: int, refusal: TandemError) -> None:
+        """An operation in it was refused. Some clients (azure-messaging-servicebus for Java) do not
+        show that, so a commit that succeeded would lose a part of it in silence."""
+        transaction = self._open.get(number)
+        if transaction is not None and transaction.refusal is None:
+            transaction.refusal = refusal
+
+    def held_keys(self, number: int, queue: Queue, now: Millis) -> set[str]:
+        """The keys, as `duplicates` has them, of what the transaction holds in that queue."""
+        keys = {
+            queue.held.get(each)
+            for part in self._get(number, now).parts
+            if isinstance(part, Held) and part.entity == queue.id
+            for each in part.sequence_numbers
+        }
+        return {key for key in keys if key is not None}
+
+    def take(self, number: int, now: Millis) -> tuple[list[Part], TandemError | None]:
+        """Its parts, and what in it was refused; the transaction is over."""
+        transaction = self._get(number, now)
         del self._open[number]
-        return parts
+        return transaction.parts, transaction.refusal
 
     def _get(self, number: int, now: Millis) -> _Transaction:
         transaction = self._open.get(number)
@@ -126,6 +148,8 @@ def _count(part: Part) -> int:
             return len(part.messages)
         case Settle():
             return len(part.tokens)
+        case SetSessionState():
+            return 1
         case _:
             return len(part.sequence_numbers)
 
@@ -135,7 +159,7 @@ def _places(queue: Queue, part: Part) -> list[tuple[int, str | None]]:
     without a key goes wherever there is room for it."""
     match part:
         case Send():
-            keys = [message.partition_key or message.session_id for message in part.messages]
+            keys = [admission.key_within(queue, message) for message in part.messages]
             return [
                 (queue.choose_part(message).high >> PARTITION_SHIFT, key)
                 for message, key in zip(part.messages, keys, strict=True)
@@ -145,8 +169,8 @@ def _places(queue: Queue, part: Part) -> list[tuple[int, str | None]]:
             numbers: Sequence[int] = [TOKEN.unpack(token)[0] for token in part.tokens]
         case CancelScheduled():
             numbers = part.sequence_numbers
-        case Held():
-            return []  # it was admitted as a `Send`
+        case SetSessionState() | Held():
+            return []  # a state is in no partition; what is held was admitted as a `Send`
     return [(number >> PARTITION_SHIFT, None) for number in numbers]
 
 
@@ -154,6 +178,8 @@ def _bind(transaction: _Transaction, queue: Queue, part: Part) -> None:
     """From now on the transaction is in that partition. Raises if it is in another one."""
     wanted, wanted_key = transaction.partitions.get(queue.id), transaction.keys.get(queue.id)
     for partition, key in _places(queue, part):
+        if key is not None and key == wanted_key:
+            continue  # also another spelling of a session that does not exist yet
         wanted = partition if wanted is None else wanted
         wanted_key = key if wanted_key is None else wanted_key
         if partition != wanted or (key is not None and key != wanted_key):
@@ -173,6 +199,7 @@ def check_commit(registry: Registry, parts: Sequence[Part], now: Millis) -> None
     tokens: set[bytes] = set()
     cancelled: set[tuple[int, int]] = set()
     sessions: dict[tuple[int, str], int] = {}
+    states = 0
     for part in parts:
         match part:
             case Send():
@@ -196,10 +223,17 @@ def check_commit(registry: Registry, parts: Sequence[Part], now: Millis) -> None
                 if not cancelled.isdisjoint(named):
                     raise NotAllowedError("A message was cancelled twice in one transaction.")
                 cancelled |= named
+            case SetSessionState():
+                queue = registry.holder(part.path)
+                session = lifecycle.check_session(queue, part.session, part.link, now)
+                assert queue.sessions is not None
+                if part.state is not None:
+                    admission.check_state(queue, session, part.state)
+                    states += queue.sessions.state_cost(session, part.state)
             case Held(entity, _):
                 if entity not in registry.by_id:
                     raise EntityNotFoundError("the entity of a scheduled message")
-    admission.check_session_room(registry.book, sum(sessions.values()))
+    admission.check_session_room(registry.book, sum(sessions.values()) + states)
 
 
 def cancel_held(registry: Registry, held: Sequence[Held], now: Millis) -> None:

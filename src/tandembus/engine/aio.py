@@ -61,6 +61,7 @@ class AsyncEngine:
         decode: Callable[[bytes], Message],
         on_effect: Callable[[Effect], None],
         on_failure: Callable[[StoreError], None],
+        on_fault: Callable[[Exception], None] | None = None,
         clock: Clock | None = None,
         tuning: Tuning | None = None,
         progress: Callable[[int, int], None] | None = None,
@@ -82,6 +83,7 @@ class AsyncEngine:
                 tuning=tuning,
                 before_commit=self._committing,
                 on_commit=self._committed,
+                on_fault=on_fault,
             )
             while self.engine.staged_bytes and self.engine.failure is None:
                 await self._relief()

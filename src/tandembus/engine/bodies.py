@@ -5,7 +5,12 @@ joins the two. It holds no body. Numbers are grouped in pages, because bodies ar
 the order in which they came: a page with nothing alive is dropped as a whole.
 
 A large message is stored in pieces. They are bodies too, with numbers of their own from FIRST_PIECE
-on; its own number names its head, and they are freed with it.
+on; its own number names its head, and they are freed with it. `Engine.store_piece` stores a piece,
+and counts it here, as soon as it has come; `Engine.drop_pieces` frees those of a message that does
+not become whole, or `drop_unjoined` after a restart. The record `PiecesJoined`, stored with the
+head, makes them the body of the message (`join`). Whoever reads them holds the head's number with
+`Engine.pin` until `Engine.unpin`: a message that ends meanwhile is freed at the `unpin`. `free` of
+the head's number frees its pieces, too.
 
 The size of a record is kept as one byte, an eighth-of-an-octave class: exact enough to say how much
 of the log is alive, and how many bytes to read.
@@ -34,6 +39,7 @@ _LARGE: Final = Struct("<QQQI")
 
 FIRST_PIECE: Final = 1 << 48
 """Core counts bodies from 1, and never gets here."""
+_FIRST_PIECE_PAGE: Final = FIRST_PIECE >> _SHIFT
 
 NOWHERE: Final = 0xFFFF_FFFF_FFFF_FFFF
 """Behind every place."""
@@ -76,7 +82,8 @@ class Bodies:
 
     def __init__(self) -> None:
         self._pages: dict[int, _Page] = {}
-        self._newest = -1
+        self._newest = [-1, -1]
+        """The newest page of ordinary bodies, and that of pieces."""
         self.live_bytes = 0
         self.count = 0
         self.next_piece = FIRST_PIECE
@@ -90,8 +97,7 @@ class Bodies:
     def drop_unjoined(self) -> None:
         """Free the pieces of messages that did not become whole before the end of the log."""
         joined = {n for it in self.large.values() for n, _ in PIECE_ROW.iter_unpack(it.pieces)}
-        first = FIRST_PIECE >> _SHIFT
-        pages = [(key, page) for key, page in self._pages.items() if key >= first]
+        pages = [(key, page) for key, page in self._pages.items() if key >= _FIRST_PIECE_PAGE]
         for key, page in pages:
             for row, place in enumerate(page.places):
                 number = key << _SHIFT | row
@@ -162,7 +168,7 @@ class Bodies:
         page.live -= 1
         self.live_bytes -= LARGEST[page.sizes[row]]
         self.count -= 1
-        if not page.live and key != self._newest:  # the newest is about to be filled further
+        if not page.live and key not in self._newest:  # these are about to be filled further
             del self._pages[key]
 
     def lowest_place(self) -> int:
@@ -190,11 +196,13 @@ class Bodies:
 
     def _open(self, key: int) -> _Page:
         page = self._pages[key] = _Page(_ZEROS_8, _ZEROS_1)
-        if key > self._newest:
-            former = self._pages.get(self._newest)
+        of_pieces = key >= _FIRST_PIECE_PAGE
+        newest = self._newest[of_pieces]
+        if key > newest:
+            former = self._pages.get(newest)
             if former is not None and not former.live:
-                del self._pages[self._newest]
-            self._newest = key
+                del self._pages[newest]
+            self._newest[of_pieces] = key
         return page
 
     # --- the form in the index --------------------------------------------------------------------
@@ -224,7 +232,8 @@ class Bodies:
             at += 9 * PAGE
             page.live, page.lowest, page.lowest_is_exact = live, lowest, False
             bodies._pages[key] = page
-            bodies._newest = max(bodies._newest, key)
+            of_pieces = key >= _FIRST_PIECE_PAGE
+            bodies._newest[of_pieces] = max(bodies._newest[of_pieces], key)
             bodies.count += live
         if at < len(data):  # else it was made before there were large messages
             bodies.next_piece, count = _LARGE_HEAD.unpack_from(data, at)

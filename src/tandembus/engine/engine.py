@@ -32,7 +32,7 @@ from tandembus.changes import (
 )
 from tandembus.clock import Clock
 from tandembus.core.access import Claims, require
-from tandembus.core.commands import Command, Loaded, Send, Settle
+from tandembus.core.commands import CancelScheduled, Command, Loaded, Send, SetSessionState, Settle
 from tandembus.core.effects import Effect, Load, Outcome
 from tandembus.core.overlay import Edited
 from tandembus.engine.committer import Committer, Lane
@@ -46,6 +46,7 @@ from tandembus.limits import (
     KIB,
     MAX_GROUP_BYTES,
     MAX_STAGED_BYTES,
+    PIECES_IN_MEMORY,
     SEGMENT_BYTES,
 )
 from tandembus.model import NEVER, NO_EDITS, LargePayload, Message, Millis, Payload
@@ -67,6 +68,8 @@ out a received-and-deleted message a little after it was told of it."""
 FREE_SPACE_EVERY_MS: Final[Millis] = 1_000
 CACHE_OVERHEAD: Final = 128
 """Bytes that a cached body costs beside its own."""
+_IN_TRANSACTIONS: Final = Send | Settle | CancelScheduled | SetSessionState
+"""What can be part of a transaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +89,9 @@ class Engine:
     """`on_effect` gets every effect but `Load`, which is the engine's own; `on_failure` is called
     once.
 
-    Neither they nor a `done` may raise. They may submit; the body of a delivery can be read in
-    them, and for `LATE_READ_MS` after.
+    Neither they nor a `done` may raise. If an effect or a `done` does, `on_fault` is told, and all
+    the others get what is theirs; without it, it is raised. They may submit; the body of a delivery
+    can be read in them, and for `LATE_READ_MS` after.
     """
 
     def __init__(
@@ -104,6 +108,7 @@ class Engine:
         tuning: Tuning | None = None,
         before_commit: Callable[[], None] | None = None,
         on_commit: Callable[[], None] | None = None,
+        on_fault: Callable[[Exception], None] | None = None,
     ) -> None:
         self._store = store
         self._leased = store if isinstance(store, Leased) else None
@@ -111,6 +116,7 @@ class Engine:
         self._decode = decode
         self._on_effect = on_effect
         self._on_failure = on_failure
+        self._on_fault = on_fault
         self._before_commit = before_commit
         self._on_commit = on_commit
         self._tuning = tuning or Tuning()
@@ -159,6 +165,8 @@ class Engine:
         """Bodies that are being read → by how many."""
         self._unneeded: set[int] = set()
         """Those of them that are to be freed when they have been read."""
+        self._pieces: dict[int, bytes] = {}
+        """Of large messages on their way out, those that were read last, the latest at the end."""
         self._recent: dict[int, bytes] = {}
         self._recent_bytes = 0
         self._oldest_recent = self.namespace.next_body
@@ -189,6 +197,8 @@ class Engine:
             outcome = self.namespace.apply(command, now_ms)
         except Refused as refusal:
             self.metrics.refused[refusal.condition] += 1
+            if isinstance(command, _IN_TRANSACTIONS) and command.transaction is not None:
+                self.namespace.spoil(command.transaction, refusal)
             self._waiting.append((self._needed, done, refusal, (), ()))
             self._release()
             return
@@ -309,8 +319,16 @@ class Engine:
         ]
 
     def piece(self, number: int) -> bytes:
-        """A piece of a large message, checked. Raises as `bodies`."""
-        return self._stored_bytes((number,))[0]
+        """A piece of a large message, checked. Raises as `bodies`. The last few are kept: a piece
+        is read in several steps, and a reader that had one of its own would hold it as long as
+        its peer takes nothing."""
+        piece = self._pieces.pop(number, None)
+        if piece is None:
+            piece = self._stored_bytes((number,))[0]
+            if len(self._pieces) >= PIECES_IN_MEMORY:
+                del self._pieces[next(iter(self._pieces))]
+        self._pieces[number] = piece
+        return piece
 
     def _stored_bytes(self, numbers: Sequence[int]) -> list[bytes]:
         """As they are stored: of a large message the head."""
@@ -495,16 +513,28 @@ class Engine:
             while waiting and waiting[0][0] <= self._committer.durable:
                 _, done, reply, effects, freed = waiting.popleft()
                 released += 1
-                for effect in effects:
-                    self._on_effect(effect)
-                if done is not None:
-                    done(reply)
                 gone += freed
+                for effect in effects:
+                    try:
+                        self._on_effect(effect)
+                    except Exception as fault:  # noqa: BLE001
+                        self._fault(fault)
+                if done is not None:
+                    try:
+                        done(reply)
+                    except Exception as fault:  # noqa: BLE001
+                        self._fault(fault)
         finally:
             self._is_releasing = False
             self.metrics.released += released
             if gone:
                 self._forget(gone)
+
+    def _fault(self, fault: Exception) -> None:
+        """Whoever was to be told failed. That is no reason not to tell the others."""
+        if self._on_fault is None or self.failure is not None:
+            raise fault
+        self._on_fault(fault)
 
     def _forget(self, freed: Sequence[int]) -> None:
         """Nobody needs these bodies, and nobody can ask for them who was not told before."""

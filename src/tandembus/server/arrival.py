@@ -10,6 +10,7 @@ sections that azure-servicebus writes behind it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from struct import Struct
 from struct import error as StructError
 from typing import TYPE_CHECKING, Final
@@ -17,8 +18,16 @@ from typing import TYPE_CHECKING, Final
 from tandembus.amqp.message import DATA, FOOTER, section_at, with_section
 from tandembus.amqp.types import decode_descriptor
 from tandembus.core.overlay import Edited
-from tandembus.errors import ArgumentError, ProtocolError, Refused, ServerBusyError
-from tandembus.limits import KIB, MAX_PROPERTIES, MAX_SECTIONS, MAX_UNFINISHED_BYTES
+from tandembus.errors import ArgumentError, ProtocolError, ServerBusyError, TandemError
+from tandembus.limits import (
+    KIB,
+    MAX_ALL_UNFINISHED_BYTES,
+    MAX_PIECES,
+    MAX_PROPERTIES,
+    MAX_SECTIONS,
+    MAX_UNFINISHED_BYTES,
+    MIN_PIECE_COST,
+)
 from tandembus.model import NO_EDITS, LargePayload, Message
 from tandembus.server.incoming import message_of
 
@@ -138,27 +147,43 @@ class Unfinished:
         self.unstored_bytes = 0
         """Of pieces that wait for the disk."""
         self.bytes = 0
-        """Of all."""
+        """What all of them count (`_cost`)."""
 
     def store(self, piece: bytes) -> int:
         """The number of the piece. Raises `ServerBusyError` if there is no room."""
-        size = len(piece)
-        if self.bytes + size > MAX_UNFINISHED_BYTES:
+        size, broker = len(piece), self._gateway.broker
+        cost = _cost(size)
+        if self.bytes + cost > MAX_UNFINISHED_BYTES:
             raise ServerBusyError("Too many large messages of this connection are unfinished.")
+        if broker.unfinished_bytes + cost > MAX_ALL_UNFINISHED_BYTES:
+            raise ServerBusyError("Too many large messages are unfinished.")
 
         def stored(_: object) -> None:
             self.unstored_bytes -= size
 
-        number = self._gateway.broker.engine.engine.store_piece(piece, stored)
+        number = broker.engine.engine.store_piece(piece, stored)
         self.unstored_bytes += size
-        self.bytes += size
+        self.bytes += cost
+        broker.unfinished_bytes += cost
         return number
 
-    def drop(self, pieces: list[tuple[int, int]]) -> None:
+    def decided(self, pieces: Sequence[tuple[int, int]]) -> None:
+        """These are the stored message's, or were dropped."""
+        cost = sum(_cost(size) for _, size in pieces)
+        self.bytes -= cost
+        self._gateway.broker.unfinished_bytes -= cost
+
+    def drop(self, pieces: Sequence[tuple[int, int]]) -> None:
+        """Nobody needs them."""
         self._gateway.broker.engine.engine.drop_pieces(pieces)
+        self.decided(pieces)
 
     def random_bits(self, count: int) -> int:
         return self._gateway.random_bits(count)
+
+
+def _cost(size: int) -> int:
+    return max(size, MIN_PIECE_COST)
 
 
 class Arrival:
@@ -168,8 +193,8 @@ class Arrival:
         self._unfinished = unfinished
         self._borders = Borders()
         self._pieces: list[tuple[int, int]] = []
-        self._size = 0
-        self._error: Refused | ProtocolError | None = None
+        """The number and the length of each."""
+        self._error: TandemError | None = None
         """Why it will be refused, once all of it has come."""
         self._payload: LargePayload | None = None
 
@@ -179,7 +204,7 @@ class Arrival:
             try:
                 self._borders.feed(part)
                 self._store(part)
-            except (Refused, ProtocolError) as error:
+            except TandemError as error:
                 self._error = error
                 self.drop()
 
@@ -191,14 +216,14 @@ class Arrival:
         try:
             begin, end = self._borders.end()
             message = message_of(bytes(self._borders.head), self._unfinished.random_bits)
-        except (Refused, ProtocolError):
+        except TandemError:
             self.drop()
             raise
         at, skip = 0, begin
         while skip and skip >= self._pieces[at][1]:
             skip -= self._pieces[at][1]
             at += 1
-        self._give_back(self._pieces[:at])
+        self._unfinished.drop(self._pieces[:at])
         del self._pieces[:at]
         self._payload = LargePayload(message.payload, tuple(self._pieces), skip, end - begin)
         return Edited(message, NO_EDITS, self._payload)
@@ -206,23 +231,19 @@ class Arrival:
     def release(self) -> None:
         """It was decided about: its pieces are the stored message's, or nobody's."""
         if self._payload is not None and self._payload.is_joined:
-            self._unfinished.bytes -= self._size
-            self._pieces, self._size = [], 0
+            self._unfinished.decided(self._pieces)
+            self._pieces = []
         else:
             self.drop()
 
     def drop(self) -> None:
         """It will not be stored."""
-        self._give_back(self._pieces)
-        self._unfinished.bytes -= self._size
-        self._pieces, self._size = [], 0
+        self._unfinished.drop(self._pieces)
+        self._pieces = []
 
     def _store(self, part: bytes) -> None:
         if not part:
             return
+        if len(self._pieces) >= MAX_PIECES:
+            raise ServerBusyError("The message comes in too many small parts.")
         self._pieces.append((self._unfinished.store(part), len(part)))
-        self._size += len(part)
-
-    def _give_back(self, pieces: list[tuple[int, int]]) -> None:
-        if pieces:
-            self._unfinished.drop(pieces)

@@ -17,8 +17,8 @@ from tandembus.core.effects import Delivery
 from tandembus.core.namespace import Namespace
 from tandembus.model import LargePayload, Message, Millis, Payload
 from tandembus.server.incoming import messages_of
-from tandembus.server.links import Outlet
 from tandembus.server.outgoing import render
+from tandembus.server.outlet import Outlet
 from tandembus.server.stored import PieceReader, Stream
 
 if TYPE_CHECKING:

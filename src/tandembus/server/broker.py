@@ -43,6 +43,9 @@ _MAX_LOGIN_ENTITIES: Final = 1_000
 
 class LinkOwner(Protocol):
     def on_effect(self, effect: Effect) -> None: ...
+    def hang_up(self) -> None:
+        """End its connection, because it could not be told."""
+        ...
 
 
 class ClaimsHolder(Protocol):
@@ -81,6 +84,8 @@ class Broker:
         self._is_answering = False
         self._owners: dict[int, LinkOwner] = {}
         self._next_link = 1
+        self.unfinished_bytes = 0
+        """Of large messages that have not come as a whole, over all connections."""
         self.unproven_transactions = 0
         """Those that are open, and were declared by connections that had shown no token."""
         self.refusals: Counter[str] = Counter()
@@ -109,6 +114,7 @@ class Broker:
             decode=AmqpMessage,
             on_effect=broker._on_effect,
             on_failure=on_failure,
+            on_fault=broker._on_fault,
             clock=broker.clock,
             tuning=tuning,
         )
@@ -238,11 +244,19 @@ class Broker:
     def unregister(self, number: int) -> None:
         self._owners.pop(number, None)
 
+    def _on_fault(self, fault: Exception) -> None:
+        """An answer or a delivery of one peer failed: a bug, which is no reason to stop here."""
+        log.error("An answer or a delivery failed: %r", fault, exc_info=fault)
+
     def _on_effect(self, effect: Effect) -> None:
         assert not isinstance(effect, Load), "the engine answers these itself"
         owner = self._owners.get(effect.link)
         if owner is not None:
-            owner.on_effect(effect)
+            try:
+                owner.on_effect(effect)
+            except Exception:
+                owner.hang_up()  # its peer could not be told: it connects again, and is
+                raise
         elif isinstance(effect, Deliver):
             # Its connection went in this very turn. The locks run out by themselves.
             log.debug("%d messages for a link that is gone", len(effect.deliveries))

@@ -29,6 +29,7 @@ from tandembus.amqp.events import (
     MessageCut,
     MessagePart,
     MessageReceived,
+    MessageRefused,
     Opened,
     SessionBegun,
     SessionEnded,
@@ -41,7 +42,7 @@ from tandembus.core.access import Claims, Right, path_of, require_right
 from tandembus.core.namespace import Namespace
 from tandembus.errors import (
     EntityNotFoundError,
-    MessageSizeExceededError,
+    MessageLockLostError,
     NotAllowedError,
     Refused,
     TandemError,
@@ -52,26 +53,26 @@ from tandembus.limits import (
     CHURN_PER_S,
     KIB,
     MAX_BATCH_BYTES,
-    MAX_MANAGEMENT_REQUEST,
     MAX_UNSTORED_BYTES,
     PIECE_BYTES,
     TOKEN_TIMEOUT_MS,
 )
 from tandembus.model import NEVER, Millis, Symbol
 from tandembus.names import split
-from tandembus.server import cbs, management, requests
+from tandembus.server import cbs, management
 from tandembus.server.arrival import Unfinished
 from tandembus.server.asking import Asking
 from tandembus.server.broker import Broker
 from tandembus.server.cbs import TokenGate, audience_of
-from tandembus.server.links import BATCH_SIZE, DESTINATION, Inlet, Outlet
+from tandembus.server.links import BATCH_SIZE, DESTINATION, Inlet
 from tandembus.server.namespaces import Choice, Hosted
-from tandembus.server.nodes import CBS, Node, NodeEnd, NodePair
+from tandembus.server.nodes import CBS, Node, NodeEnd, NodePairs
+from tandembus.server.outlet import Outlet
 from tandembus.server.refusals import told, tracked
-from tandembus.server.requests import Request, parse_head, parse_request, token_reply
+from tandembus.server.requests import Request, parse_request, token_reply
 from tandembus.server.rows import Rows, decide
 from tandembus.server.stored import Stream
-from tandembus.server.transactions import Declared, Transactor, group_of
+from tandembus.server.transactions import OpenTransactions, Transactor, group_of
 from tandembus.server.turns import Churn, Share
 from tandembus.store.api import Buffer
 
@@ -102,6 +103,7 @@ class Gateway:
         self.peer = peer
         self.reads_all_types = False
         """Whether the peer reads every AMQP type; azure-servicebus for Python does not."""
+        self._is_javascript = False
         self._write = write
         self._hang_up = hang_up
         self._on_open = on_open
@@ -115,10 +117,9 @@ class Gateway:
         """By when the peer must have brought a token."""
         self._loop = asyncio.get_running_loop()
         self._will_write = self._will_stream = False
-        self._has_complained = False
+        self._has_complained = self._is_lost = False
         self._timer: asyncio.TimerHandle | None = None
-        self._nodes: dict[tuple[int, str], NodePair] = {}
-        """The pairs of request and answer links, by session and node."""
+        self._nodes = NodePairs(self)
         self.connection = Connection(
             Role.SERVER,
             container_id=CONTAINER,
@@ -128,11 +129,7 @@ class Gateway:
         )
         self.connection.tracked = self._tracked
         self._gate = self._gate_of(broker)
-        self._left: list[Event] = []
-        """What came behind a request that has to begin first."""
-        self._has_asked = False
-        """Whether the last event was such a request."""
-        self.transactions = Declared()
+        self.transactions = OpenTransactions()
         """Those that this peer has declared, and not discharged."""
         broker.holders.add(self)
         self._set_timer()
@@ -173,6 +170,10 @@ class Gateway:
         sessions = self.connection.sessions
         return not any(link.unsettled for each in sessions for link in each.links.values())
 
+    def hang_up(self) -> None:
+        """Something of this connection failed here: the peer connects again, and goes on."""
+        self._end("amqp:internal-error", "An error of the broker ended the connection.")
+
     def _end(self, condition: str, why: str) -> None:
         """Close the connection without waiting for the peer's answer."""
         self.connection.close(p.Error(condition, why))
@@ -191,15 +192,15 @@ class Gateway:
         engine = self.broker.engine
         engine.begin_turn()
         self._will_write = True
-        left, self._left = self._left, []
         try:
-            self._on_events(left + connection.receive_data(data, most))
-            while not self._left and connection.has_more and perf_counter() < until:
+            self._on_events(connection.receive_data(data, most))
+            # A request has to begin before what comes behind it: it ends the turn.
+            while connection.has_more and not connection.is_paused and perf_counter() < until:
                 self._on_events(connection.receive_data(b"", most))
         finally:
             engine.end_turn()
             self._write_now()
-        return bool(self._left) or connection.has_more
+        return connection.has_more
 
     @property
     def is_clogged(self) -> bool:
@@ -215,7 +216,7 @@ class Gateway:
     def _stream(self) -> None:
         """Large messages go on: the peer has taken what was written of them."""
         self._will_stream = False
-        if self.is_stalled or not self.connection.streaming.sessions:
+        if self._is_lost or self.is_stalled or not self.connection.streaming.sessions:
             return
         sessions = self.connection.streaming.go_on()
         self._write_now()
@@ -243,6 +244,8 @@ class Gateway:
 
     def _write_now(self) -> None:
         self._will_write = False
+        if self._is_lost:
+            return
         data = self.connection.data_to_send()
         if data:
             self._write(data)
@@ -254,6 +257,7 @@ class Gateway:
 
     def lost(self) -> None:
         """The transport is gone. Locks stay until they run out; sessions are released."""
+        self._is_lost = True
         self.broker.holders.discard(self)
         if self._timer is not None:
             self._timer.cancel()
@@ -313,15 +317,10 @@ class Gateway:
         """Frames act in their order. One command, one commit and one answer serve many messages,
         where that makes no difference: `Rows` knows where."""
         rows = Rows(self.broker.namespace)
-        for place, event in enumerate(events):
-            if rows.take(event):
-                continue
-            rows.run()
-            self._on_event(event)
-            if self._has_asked and place + 1 < len(events):
-                self._left = events[place + 1 :]
-                break
-        self._has_asked = False
+        for event in events:
+            if not rows.take(event):
+                rows.run()
+                self._on_event(event)
         rows.run()
 
     def _on_event(self, event: Event) -> None:
@@ -330,7 +329,6 @@ class Gateway:
                 handler = link.context
                 if handler is not None:  # else the link was ended while this was on its way
                     handler.on_messages([event])
-                    self._has_asked = isinstance(handler, NodeEnd)
             case MessagePart(link):
                 if isinstance(link.context, Inlet):
                     link.context.on_part(event)
@@ -340,8 +338,11 @@ class Gateway:
             case MessageCut(link):
                 if isinstance(link.context, NodeEnd):
                     link.context.on_cut(event)
+            case MessageRefused(_, state, error):
+                self.spoil(state, NotAllowedError(error.description or error.condition))
             case Dispositions():
-                decide(event)
+                if not decide(event):
+                    self.spoil(event.state, MessageLockLostError())
             case LinkFlow():
                 if event.link.context is not None:
                     event.link.context.on_flow(event)
@@ -363,6 +364,7 @@ class Gateway:
             case Opened(opened):
                 agent = str((opened.properties or {}).get(USER_AGENT, ""))
                 self.reads_all_types = not agent.startswith("azsdk-python")
+                self._is_javascript = agent.startswith("azsdk-js")
                 if self._choice is not None and not self._may_stay(opened.hostname):
                     return
                 if not self.claims.grants:
@@ -481,11 +483,7 @@ class Gateway:
                 group.admit(where, is_receiver=False)
 
     def _attach_node(self, link: Link, node: Node) -> None:
-        key = (id(link.session), f"{node.name}:{node.path}")
-        pair = self._nodes.get(key)
-        if pair is None:
-            pair = self._nodes[key] = NodePair(self, node, lambda: self._nodes.pop(key, None))
-        pair.add(link)
+        self._nodes.add(link, node)
 
     def _attach_inlet(self, link: Link, path: str) -> None:
         queue, via = self._sendable(path), None
@@ -500,7 +498,10 @@ class Gateway:
         inlet = link.context = Inlet(self, link, path, via)
         size = max(queue.max_message_bytes, 256 * KIB)
         batch = min(size, MAX_BATCH_BYTES)
-        if link.accept(max_message_size=size, properties={BATCH_SIZE: batch}):
+        # The SDK for JavaScript fills its batches by the limit of messages, and sends single
+        # messages without a look at it.
+        announced = batch if self._is_javascript else size
+        if link.accept(max_message_size=announced, properties={BATCH_SIZE: batch}):
             # The SDK for Python fills its batches by a count that leaves the envelope out. Each
             # message is held against the limit again, by core.
             link.max_message_size = size + BATCH_ENVELOPE
@@ -547,23 +548,6 @@ class Gateway:
             )
         return reply, request.reply_to
 
-    def answer_cut(self, node: Node, head: bytes) -> tuple[bytes | Stream | None, str | None]:
-        """The reply to a request of which only the beginning was kept, because it is too large."""
-        error = MessageSizeExceededError(
-            f"A request has at most {MAX_MANAGEMENT_REQUEST} bytes; this one has more."
-        )
-        try:
-            request = parse_head(head)
-        except TandemError:
-            self.error_of(error)
-            return None, None
-        text = self.error_of(error).description or ""
-        if node.path is None:
-            return token_reply(request, error.status, text), request.reply_to
-        return requests.reply(
-            request, error.status, text, condition=error.condition
-        ), request.reply_to
-
     @property
     def namespace(self) -> Namespace:
         return self.broker.namespace
@@ -573,6 +557,13 @@ class Gateway:
         if isinstance(state, p.TransactionalState):
             return self.transactions.number_of(state.txn_id)
         return None
+
+    def spoil(self, state: p.DeliveryState | None, refusal: TandemError) -> None:
+        """Something was refused before core was asked: the transaction that its state names, if
+        any, can only be rolled back."""
+        with suppress(TandemError):
+            if (number := self.transaction_of(state)) is not None:
+                self.namespace.spoil(number, refusal)
 
     def sender_of(self, path: str, claims: Claims) -> str:
         """Who sends, for the rates: whose key or token it is; without any, the machine."""

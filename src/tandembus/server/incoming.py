@@ -19,7 +19,6 @@ So a delivery only has to look at the first bytes, and has nothing to take out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from decimal import Decimal
 from functools import lru_cache
 from operator import attrgetter
 from struct import Struct
@@ -44,7 +43,6 @@ from tandembus.amqp.types import (
     compound,
     decode,
     encode_composite,
-    encode_decimal,
     encode_described,
     encode_map,
     encode_string,
@@ -145,10 +143,6 @@ def message_of(payload: bytes, random_bits: Callable[[int], int]) -> ParsedMessa
         properties = _usual_properties(payload, at)
         if properties is None:
             _check_simple(payload, at)
-            if Decimal in map(type, message.properties.values()):
-                wide = _wide_decimals(payload, at)
-                if wide is not None:
-                    return message_of(wide, random_bits)
         else:
             message.properties = properties
         if len(message.properties) > MAX_PROPERTY_COUNT:
@@ -288,7 +282,6 @@ _FIXED: Final[dict[int, tuple[int, Callable[[bytes, int], tuple[Value, ...]]]]] 
     )
 }  # fmt: skip
 _CONSTANTS: Final[dict[int, Value]] = {0x40: None, 0x41: True, 0x42: False, 0x43: 0, 0x44: 0}
-_NARROW: Final = (0x74, 0x84)
 _COMPOUND: Final = 0xC0
 _EMPTY_LIST: Final = 0x45
 _plain: Final = _FIXED.get
@@ -360,26 +353,6 @@ def _check_simple(payload: bytes, at: int) -> None:
                 f"The application property '{name:.80}' is a list, a map or an array: only simple "
                 "types are allowed. Put it into the body, or encode it as text."
             )
-
-
-def _wide_decimals(payload: bytes, at: int) -> bytes | None:
-    """The message with the decimals of the map at `at` as decimal128, the same numbers: it is the
-    only decimal that azure-servicebus can read at all (WIRE §1.6). None: they all are."""
-    pairs = list(_pairs(payload, at))
-    if not any(payload[value_at] in _NARROW for _, value_at, _ in pairs):
-        return None
-    items: list[bytes] = []
-    for key_at, value_at, end in pairs:
-        items += (payload[key_at:value_at], _wide_decimal(payload, value_at, end))
-    return payload[:at] + encode_map(items) + payload[skip(payload, at) :]
-
-
-def _wide_decimal(payload: bytes, at: int, end: int) -> bytes:
-    if payload[at] in _NARROW:
-        value, _ = decode(payload, at)
-        assert isinstance(value, Decimal)
-        return encode_decimal(value)
-    return payload[at:end]
 
 
 # --- limits ---------------------------------------------------------------------------------------
@@ -487,9 +460,7 @@ def _tidy_annotations(section: int, payload: bytes, at: int, message: AmqpMessag
         if name in _BROKERS:
             continue
         value: bytes | None = payload[value_at:end]
-        if message is None or name not in _RIGHT_TYPES:
-            value = _wide_decimal(payload, value_at, end)
-        elif payload[value_at] != _RIGHT_TYPES[name]:
+        if message is not None and name in _RIGHT_TYPES and payload[value_at] != _RIGHT_TYPES[name]:
             value = _retyped(name, message)
         if value is not None:
             items += (payload[key_at:value_at], value)

@@ -27,7 +27,9 @@ from tandembus.core.effects import Delivery
 from tandembus.core.queue import Queue
 from tandembus.errors import (
     ArgumentError,
+    MessageNotFoundError,
     MessageSizeExceededError,
+    NotAllowedError,
     OperationTimeoutError,
     ProtocolError,
     Refused,
@@ -134,6 +136,8 @@ async def _receive_by_number(call: Call) -> bytes | Stream:
     mode = call.arguments.integer("receiver-settle-mode", 1)
     if mode not in (0, 1):
         raise ArgumentError("'receiver-settle-mode' is neither 0 nor 1.")
+    if mode == 0:
+        _not_in_transactions(call)
     numbers = call.numbers()
     require_right(call.claims, call.path, Right.LISTEN, call.broker.now_ms())
     _check_size(call.broker.namespace.find(call.path), numbers)
@@ -147,18 +151,48 @@ async def _receive_by_number(call: Call) -> bytes | Stream:
             call.link,
         )
     )
-    return call.ok({"messages": [_received(call, delivery) for delivery in deliveries]})
+    messages: list[dict[str, object]] = []
+    try:
+        for delivery in deliveries:
+            messages.append(_received(call, delivery))
+    except KeyError:  # it was consumed or expired since, and its body is forgotten
+        for each in messages:
+            if isinstance(each["message"], Stream):
+                each["message"].close()
+        raise MessageNotFoundError(delivery.sequence_number) from None
+    return call.ok({"messages": messages})
+
+
+def _not_in_transactions(call: Call) -> None:
+    """What cannot be undone is refused in a transaction: a rollback must leave no trace."""
+    if call.transaction is not None:
+        raise NotAllowedError(f"{call.request.operation} cannot be part of a transaction.")
+
+
+def _alone(operation: Operation) -> Operation:
+    """The operation, which cannot be part of a transaction."""
+
+    async def alone(call: Call) -> bytes | Stream:
+        _not_in_transactions(call)
+        return await operation(call)
+
+    return alone
 
 
 def _check_size(queue: Queue, numbers: Sequence[int]) -> None:
     """Nothing is locked that could not be sent."""
     found = (queue.find(number) for number in numbers)
-    size = sum(it.chunk.sizes[it.row] for it in found if it is not None)
-    if size > limits.MAX_REPLY_BYTES:
-        raise MessageSizeExceededError(
-            f"These messages have {size} bytes together; at most {limits.MAX_REPLY_BYTES} can be "
-            "received at once. Ask for fewer."
-        )
+    sizes = [it.chunk.sizes[it.row] for it in found if it is not None]
+    small = sum(size for size in sizes if size <= limits.PIECE_BYTES)
+    for size, most in (
+        (sum(sizes), limits.MAX_REPLY_BYTES),
+        (small, limits.MAX_REPLY_IN_MEMORY),
+    ):
+        if size > most:
+            raise MessageSizeExceededError(
+                f"These messages have {size} bytes together; at most {most} can be received at "
+                "once. Ask for fewer."
+            )
 
 
 def _received(call: Call, delivery: Delivery) -> dict[str, object]:
@@ -254,7 +288,7 @@ async def _set_session_state(call: Call) -> bytes | Stream:
     said = call.arguments
     session = said.text("session-id")
     state = None if said.values.get("session-state") is None else said.binary("session-state")
-    await call.execute(c.SetSessionState(call.path, session, state, call.link))
+    await call.execute(c.SetSessionState(call.path, session, state, call.link, call.transaction))
     return call.ok()
 
 
@@ -314,11 +348,11 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "com.microsoft:get-session-state": _get_session_state,
     "com.microsoft:set-session-state": _set_session_state,
     "com.microsoft:get-message-sessions": _get_message_sessions,
-    "com.microsoft:add-rule": _add_rule,
-    "com.microsoft:remove-rule": _remove_rule,
+    "com.microsoft:add-rule": _alone(_add_rule),
+    "com.microsoft:remove-rule": _alone(_remove_rule),
     "com.microsoft:enumerate-rules": _enumerate_rules,
-    "com.microsoft:batch-delete-messages": _batch_delete,
-    **beyond.OPERATIONS,
-    **positions.OPERATIONS,
+    "com.microsoft:batch-delete-messages": _alone(_batch_delete),
+    **{name: _alone(operation) for name, operation in beyond.OPERATIONS.items()},
+    **{name: _alone(operation) for name, operation in positions.OPERATIONS.items()},
 }
 """Every operation that there is; all others are refused with 501."""

@@ -1,14 +1,14 @@
 """`$cbs` and `$management` as links: a request comes in on one, its answer goes out on the other.
 
 What is asked and answered is `cbs` and `management`; here requests find their handler, and answers
-the link of the same session that the peer waits on.
+the link that the peer waits on: the one that reply-to names, also on another session of the
+connection (the old SDK for Java has its two links on two sessions), else the newest of the session.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -16,7 +16,11 @@ from tandembus.amqp import performatives as p
 from tandembus.amqp.events import Delivery as Unsettled
 from tandembus.amqp.events import LinkFlow, MessageCut, MessageReceived
 from tandembus.amqp.link import Link
+from tandembus.amqp.session import Session
+from tandembus.errors import MessageSizeExceededError, TandemError
 from tandembus.limits import KIB, MAX_MANAGEMENT_REQUEST
+from tandembus.server import requests
+from tandembus.server.requests import parse_head, token_reply
 from tandembus.server.stored import Stream
 
 if TYPE_CHECKING:
@@ -38,15 +42,64 @@ class Node:
     """The entity that `$management` belongs to."""
 
 
+class NodePairs:
+    """Those of one connection."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._pairs: dict[tuple[Session, Node], NodePair] = {}
+        self._named: dict[tuple[Session | None, Node, str], dict[Link, None]] = {}
+        """Links for answers by what reply-to can call them, in one session and in any (None); in
+        the order in which they came. There can be thousands."""
+
+    def add(self, link: Link, node: Node) -> None:
+        key = link.session, node
+        pair = self._pairs.get(key)
+        if pair is None:
+            pair = self._pairs[key] = NodePair(self._gateway, node, link.session, self)
+        pair.add(link)
+
+    def name(self, link: Link, node: Node) -> None:
+        """Answers can go to this link."""
+        for key in _keys(link, node):
+            self._named.setdefault(key, {})[link] = None
+
+    def unname(self, link: Link, node: Node) -> None:
+        for key in _keys(link, node):
+            links = self._named.get(key)
+            if links is not None:
+                links.pop(link, None)
+                if not links:
+                    del self._named[key]
+
+    def named(self, session: Session, node: Node, reply_to: str) -> Link | None:
+        """The oldest link of that name: of the session, else of another."""
+        for where in (session, None):
+            for link in self._named.get((where, node, reply_to), ()):
+                return link
+        return None
+
+    def forget(self, session: Session, node: Node) -> None:
+        self._pairs.pop((session, node), None)
+
+
+def _keys(link: Link, node: Node) -> list[tuple[Session | None, Node, str]]:
+    target = link.remote.target if link.remote is not None else None
+    address = target.address if isinstance(target, p.Target) else None
+    names = {link.name} if address is None else {link.name, address}
+    return [(session, node, name) for session in (link.session, None) for name in names]
+
+
 class NodePair:
     """The links of one session to one node."""
 
-    def __init__(self, gateway: Gateway, node: Node, forget: Callable[[], object]) -> None:
+    def __init__(self, gateway: Gateway, node: Node, session: Session, pairs: NodePairs) -> None:
         self.gateway = gateway
         self.node = node
-        self._forget = forget
-        self._answers_on: list[Link] = []
-        self._requests_on: list[Link] = []
+        self._session = session
+        self._pairs = pairs
+        self._answers_on: dict[Link, None] = {}
+        self._requests_on: dict[Link, None] = {}
         self._waiting: deque[tuple[Link, bytes | Stream]] = deque()
         self._rows: list[tuple[Link, Stream]] = []
         """Answers with large messages, waiting or on their way."""
@@ -55,11 +108,13 @@ class NodePair:
     def add(self, link: Link) -> None:
         link.context = NodeEnd(self, link)
         if link.is_sender:
-            self._answers_on.append(link)
+            self._answers_on[link] = None
+            self._pairs.name(link, self.node)
             link.accept()
         else:
-            self._requests_on.append(link)
+            self._requests_on[link] = None
             link.keeps_head = _HEAD
+            link.pauses = True  # each request begins before what comes behind it
             if link.accept(max_message_size=MAX_MANAGEMENT_REQUEST):
                 link.grant(_CREDIT)
 
@@ -83,9 +138,20 @@ class NodePair:
         if not event.settled:
             link.settle([event.delivery_id], p.ACCEPTED)
         link.grant(_CREDIT)
-        reply, reply_to = self.gateway.answer_cut(self.node, event.head)
-        if reply is not None:
-            self._send(reply, reply_to)
+        error = MessageSizeExceededError(
+            f"A request has at most {MAX_MANAGEMENT_REQUEST} bytes; this one has more."
+        )
+        text = self.gateway.error_of(error).description or ""
+        try:
+            request = parse_head(event.head)
+        except TandemError as unreadable:  # not even who asks can be read
+            self.gateway.error_of(unreadable)
+            return
+        if self.node.path is None:
+            answer: bytes | Stream = token_reply(request, error.status, text)
+        else:
+            answer = requests.reply(request, error.status, text, condition=error.condition)
+        self._answer(answer, request.reply_to)
 
     async def _serve(self, payload: bytes, state: p.DeliveryState | None) -> None:
         if len(self._tasks) > _AT_ONCE and state is None:
@@ -93,33 +159,35 @@ class NodePair:
             await self.gateway.turns.turn()
         reply, reply_to = await self.gateway.answer(self.node, payload, state)
         if reply is not None:
-            self._send(reply, reply_to)
+            self._answer(reply, reply_to)
             self.gateway.write_soon()
 
-    def _send(self, reply: bytes | Stream, reply_to: str | None) -> None:
-        link = self._answering(reply_to)
-        has_room = link is not None and (link.credit > 0 or len(self._waiting) < _MOST_WAITING)
+    def _answer(self, reply: bytes | Stream, reply_to: str | None) -> None:
+        """To the link that reply-to names, else to the newest of this session."""
+        link = None
+        if reply_to is not None:
+            link = self._pairs.named(self._session, self.node, reply_to)
+        if link is None:
+            link = next(reversed(self._answers_on), None)
+        if link is not None:
+            end: NodeEnd = link.context
+            end.pair.send(link, reply)
+        elif isinstance(reply, Stream):
+            reply.close()
+
+    def send(self, link: Link, reply: bytes | Stream) -> None:
+        """An answer on a link of this pair, as soon as it has credit."""
+        has_room = link.credit > 0 or len(self._waiting) < _MOST_WAITING
         if isinstance(reply, Stream):
             self._rows = [(on, row) for on, row in self._rows if row.is_open]
-            if link is None or not has_room:
+            if not has_room:
                 reply.close()
             else:
                 self._rows.append((link, reply))
-        if link is None or not has_room:
-            return
         if link.credit > 0:
             _deliver(link, reply)
-        else:
+        elif has_room:
             self._waiting.append((link, reply))
-
-    def _answering(self, reply_to: str | None) -> Link | None:
-        """The link that the answer goes to: the one that reply-to names, else the newest."""
-        for link in self._answers_on:
-            target = link.remote.target if link.remote is not None else None
-            address = target.address if isinstance(target, p.Target) else None
-            if reply_to is not None and reply_to in (address, link.name):
-                return link
-        return self._answers_on[-1] if self._answers_on else None
 
     def flow(self, link: Link, is_drain: bool) -> None:
         kept: deque[tuple[Link, bytes | Stream]] = deque()
@@ -137,13 +205,17 @@ class NodePair:
         for on, row in self._rows:
             if on is link:
                 row.close()
-        for links in (self._answers_on, self._requests_on):
-            if link in links:
-                links.remove(link)
+        self._rows = [(on, row) for on, row in self._rows if on is not link]
+        if self._waiting:
+            self._waiting = deque(it for it in self._waiting if it[0] is not link)
+        self._requests_on.pop(link, None)
+        if link in self._answers_on:
+            del self._answers_on[link]
+            self._pairs.unname(link, self.node)
         if not self._answers_on and not self._requests_on:
             for task in self._tasks:
                 task.cancel()
-            self._forget()
+            self._pairs.forget(self._session, self.node)
 
 
 def _deliver(link: Link, reply: bytes | Stream) -> None:
@@ -156,10 +228,10 @@ def _deliver(link: Link, reply: bytes | Stream) -> None:
 class NodeEnd:
     """What the gateway calls for one of the links."""
 
-    __slots__ = ("_link", "_pair")
+    __slots__ = ("_link", "pair")
 
     def __init__(self, pair: NodePair, link: Link) -> None:
-        self._pair = pair
+        self.pair = pair
         self._link = link
 
     def on_messages(self, events: list[MessageReceived]) -> None:
@@ -167,14 +239,14 @@ class NodeEnd:
             self._on_message(event)
 
     def _on_message(self, event: MessageReceived) -> None:
-        self._pair.request(event)
+        self.pair.request(event)
 
     def on_cut(self, event: MessageCut) -> None:
-        self._pair.cut(event)
+        self.pair.cut(event)
 
     def on_flow(self, event: LinkFlow) -> None:
         if self._link.is_sender:
-            self._pair.flow(self._link, event.drain)
+            self.pair.flow(self._link, event.drain)
 
     def on_dispositions(
         self, deliveries: list[Unsettled], state: p.DeliveryState | None, is_settled: bool
@@ -182,4 +254,4 @@ class NodeEnd:
         """Answers are settled as they are sent."""
 
     def on_gone(self) -> None:
-        self._pair.gone(self._link)
+        self.pair.gone(self._link)

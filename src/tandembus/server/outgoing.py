@@ -251,7 +251,11 @@ def _merged(
     count, own, start = _annotations(payload, 0, DELIVERY_ANNOTATIONS)
     own_count, own_pairs, at = _annotations(payload, start, MESSAGE_ANNOTATIONS)
     rest = payload[at:]
-    if not reads_all_types and (_may_be_unreadable(payload[:at]) or not _is_readable(rest)):
+    if not reads_all_types and (
+        (count and _has_unreadable(payload, 3))
+        or (own_count and _has_unreadable(payload, start + 3))
+        or not _is_readable(rest)
+    ):
         return _merged(_readable(payload), delivery, pairs, is_settled, True)
     annotations = b""
     if delivery.token is not None:
@@ -290,17 +294,30 @@ _sizes: Final = Struct(">II").pack
 
 
 # --- what azure-servicebus cannot read ------------------------------------------------------------
-# Its decoder does not know characters, and expects decimals in the layout of Microsoft's .NET
-# library, which is not the standard's. Either ends its receiver, and the message comes back: it is
-# poison. decimal32 and decimal64 it does not know at all; `incoming` has widened them.
+# Its decoder does not know characters, decimal32 and decimal64, and expects decimal128 in the
+# layout of Microsoft's .NET library, which is not the standard's. Each ends its receiver, and the
+# message comes back: it is poison. All other clients get such values as they were sent.
 #
-# Every delivery is looked at: where its application properties are, whether a byte in them can be
-# one of these types, and whether its body is bytes. The rare message that fails is walked.
+# Every delivery to it is looked at: where its application properties are, whether bytes in them can
+# be one of these types, and whether its body is bytes. The rare message that fails is walked.
 
-_A_CHAR: Final = re.compile(rb"s\x00[\x00-\x10]")
+# A narrow decimal has few bytes and no mark of its own, but what follows it is a key, or the end.
+_among_texts: Final = re.compile(  # each way begins with a literal: that is searched for in C
+    rb"\x94|s\x00[\x00-\x10]|t.{4}(?:[\xa1\xa3\xb1\xb3]|\Z)|\x84.{8}(?:[\xa1\xa3\xb1\xb3]|\Z)",
+    re.DOTALL,
+).search
+"""What may be such a value in application properties: their keys are texts."""
+_anywhere: Final = re.compile(
+    rb"[\x84\x94\xc0\xc1\xd0\xd1\xe0\xf0]|s\x00[\x00-\x10]"
+    rb"|t.{4}(?:[\x40-\x44\x50-\x56\x60\x61\x70-\x73\x80-\x83\xa0\xa1\xa3\xb0\xb1\xb3]|\Z)",
+    re.DOTALL,
+).search
+"""The same in annotations, which have keys of all types, and values within values."""
 _MAPS: Final = (DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS, APPLICATION_PROPERTIES, FOOTER)
 _TEXTS: Final = (0xA0, 0xA1, 0xA3, 0xB0, 0xB1, 0xB3)
 _DECIMALS: Final = (0x74, 0x84, 0x94)
+_UNREADABLE: Final = (0x73, *_DECIMALS)
+_SHORT: Final = (0xA1, 0xA3)
 _BIAS: Final = 6176
 _LEAST: Final = -32
 _MOST: Final = 95
@@ -310,8 +327,29 @@ _GROUP: Final = 10**8
 _pack_decimal: Final = Struct(">BBBHIII").pack
 
 
-def _may_be_unreadable(part: bytes) -> bool:
-    return b"\x94" in part or (b"s\x00" in part and _A_CHAR.search(part) is not None)
+def _has_unreadable(payload: bytes, at: int) -> bool:
+    """Whether the map at `at`, of annotations or a footer, has a value that is to be changed."""
+    if payload[at] == 0xC1:
+        first, end = at + 3, at + 2 + payload[at + 1]
+    else:
+        first, end = at + 9, at + 5 + _u32(payload, at + 1)[0]
+    return _anywhere(payload, first, end) is not None and _walk_finds(payload, first, end)
+
+
+def _walk_finds(payload: bytes, at: int, end: int) -> bool:
+    """Whether a value of these pairs has such a type, or can have one inside."""
+    while at < end:
+        at = at + 2 + payload[at + 1] if payload[at] in _SHORT else skip(payload, at)
+        code = payload[at]
+        if code in _SHORT:
+            at += 2 + payload[at + 1]
+            continue
+        if code == 0x00:  # described; twice, it has something inside
+            code = payload[decode_descriptor(payload, at + 1)[1]] or 0xC0
+        if code in _UNREADABLE or code >= 0xC0:
+            return True
+        at = skip(payload, at)
+    return False
 
 
 def _is_readable(payload: bytes) -> bool:
@@ -327,16 +365,13 @@ def _is_readable(payload: bytes) -> bool:
         return False
     opening = payload[at + 2 : at + 4]
     if opening == b"\x74\xc1":
-        end = at + 5 + payload[at + 4]
+        first, end = at + 6, at + 5 + payload[at + 4]
     elif opening == b"\x74\xd1":
-        end = at + 8 + _u32(payload, at + 4)[0]
+        first, end = at + 12, at + 8 + _u32(payload, at + 4)[0]
     else:
         return opening[:1] == b"\x75"
-    find = payload.find
-    return (
-        find(b"\x94", at, end) < 0
-        and find(b"s\x00", at, end) < 0
-        and payload[end + 2 : end + 3] == b"\x75"
+    return payload[end + 2 : end + 3] == b"\x75" and (
+        _among_texts(payload, first, end) is None or not _walk_finds(payload, first, end)
     )
 
 
@@ -346,7 +381,7 @@ def _readable(payload: bytes) -> bytes:
     for code, start, end in sections(payload):
         part = payload[start:end]
         is_body = code in (SEQUENCE, VALUE) and part[3] not in _TEXTS
-        if is_body or (code in _MAPS and _may_be_unreadable(part)):
+        if is_body or (code in _MAPS and _has_unreadable(part, 3)):
             try:
                 decode(part, 3)
             except ProtocolError:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
+from struct import Struct
 from typing import Final, TypeAlias, cast
 from uuid import UUID
 
@@ -27,6 +28,8 @@ from tandembus.amqp.types import (
     Described,
     UInt,
     ULong,
+    ZeroWidthArray,
+    compound,
     decode,
     decode_descriptor,
     encode,
@@ -136,12 +139,89 @@ def parse_head(payload: bytes) -> Request:
 
 def _section(payload: bytes, start: int, code: int) -> object:
     _, value_at = decode_descriptor(payload, start + 1)
-    try:
+    if code != VALUE:
         return decode(payload, value_at, typed=True)[0]
+    try:
+        return _body(payload, value_at)
     except ProtocolError as error:
-        if code != VALUE:
-            raise
         return ArgumentError(f"The body of the request cannot be read: {error}")
+    except ArgumentError as error:
+        return error
+
+
+_MESSAGES: Final = b"messages"
+_TEXTS: Final = (0xA1, 0xA3, 0xB1, 0xB3)
+_MAPS: Final = (0xC1, 0xD1)
+_LISTS: Final = (0xC0, 0xD0)
+_MOST_FIELDS: Final = 32
+"""Keys and values of one message; no SDK has more than ten."""
+_NOT_SIMPLE: Final = (list, dict, Described, ZeroWidthArray)
+_u32: Final = Struct(">I").unpack_from
+
+
+def _body(payload: bytes, at: int) -> object:
+    """The value of a body. The list of messages to schedule is read apart from the rest: `decode`
+    has a bound for one frame, and these may have more values together."""
+    if payload[at] not in _MAPS or _MESSAGES not in payload:
+        return decode(payload, at, typed=True)[0]
+    count, key_at, end = compound(payload, at)
+    parts: list[bytes] = []
+    messages_at = -1
+    for _ in range(count // 2):
+        value_at = skip(payload, key_at)
+        value_end = skip(payload, value_at)
+        parts.append(payload[key_at:value_at])
+        name = payload[key_at + (2 if payload[key_at] < 0xB0 else 5) : value_at]
+        if name == _MESSAGES and payload[key_at] in _TEXTS:
+            # A key that a map repeats counts with its last value.
+            messages_at = value_at if payload[value_at] in _LISTS else -1
+        parts.append(NULL if messages_at == value_at else payload[value_at:value_end])
+        key_at = value_end
+    if key_at != end:
+        raise ProtocolError("The size of a compound value differs from its contents.")
+    body = decode(encode_map(parts), typed=True)[0]
+    assert isinstance(body, dict)
+    if messages_at >= 0:
+        body[_MESSAGES.decode()] = _messages(payload, messages_at)
+    return body
+
+
+def _messages(payload: bytes, at: int) -> list[object]:
+    """The list of maps at `at`, whose values are counted by a bound of their own."""
+    if payload[at] == 0xD0 and skip(payload, at) - at >= 9:
+        count = _u32(payload, at + 5)[0]
+        if count > limits.MAX_REQUEST_MESSAGES:
+            raise ArgumentError(
+                f"The request has {count} messages; at most {limits.MAX_REQUEST_MESSAGES} are "
+                "allowed. Send the others with another request."
+            )
+    count, at, list_end = compound(payload, at)
+    found: list[object] = []
+    left = limits.MAX_REQUEST_NODES
+    for _ in range(count):
+        if at >= list_end:
+            raise ProtocolError("A list has fewer elements than it says.")
+        if payload[at] not in _MAPS:
+            raise ArgumentError("An element of 'messages' is not a map.")
+        fields, _, _ = compound(payload, at)
+        message, end = decode(payload, at, typed=True)
+        assert isinstance(message, dict)
+        # Nobody sends a key twice, or a value within a value. A decoder's work for these is not
+        # known afterwards, so each byte counts for a value.
+        is_plain = 2 * len(message) == fields <= _MOST_FIELDS and not any(
+            isinstance(value, _NOT_SIMPLE) for value in message.values()
+        )
+        left -= 1 + fields if is_plain else end - at
+        if left < 0:
+            raise ArgumentError(
+                "The messages of the request have too many fields: at most "
+                f"{limits.MAX_REQUEST_NODES} values are allowed beside their bytes."
+            )
+        found.append(message)
+        at = end
+    if at != list_end:
+        raise ProtocolError("The size of a compound value differs from its contents.")
+    return found
 
 
 def _id(value: object) -> Id:

@@ -11,12 +11,15 @@ another entity; all that came before it is done first.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from tandembus.amqp.events import Delivery, Dispositions, Event, MessageReceived
 from tandembus.amqp.performatives import Error, Rejected, TransactionalState
+from tandembus.amqp.unsettled import MASK
 from tandembus.core.namespace import Namespace
-from tandembus.server.links import Handler, Inlet, Outlet
+from tandembus.server.links import Handler, Inlet
+from tandembus.server.outlet import Outlet
 
 _MESSAGES: Final = 0
 
@@ -43,9 +46,11 @@ class Rows:
             return True
         if type(event) is not Dispositions:
             return False
-        _, deliveries, state, is_settled, as_receiver, _, _ = event
+        _, deliveries, state, is_settled, as_receiver, first, last = event
         if not as_receiver or not deliveries or type(state) is TransactionalState:
             return False
+        if not is_settled and len(deliveries) <= (last - first & MASK):
+            return False  # some are not known, and the peer is told so by `decide`
         for delivery in deliveries:
             handler = delivery.link.context
             if type(handler) is not Outlet or not self._stands_alone(handler.entity):
@@ -104,19 +109,35 @@ class Row:
             self.handler.on_dispositions(self.items, self.event.state, self.event.settled)  # type: ignore[arg-type]
 
 
-def decide(event: Dispositions) -> None:
-    """What the peer has decided about deliveries, by itself: those of one link are one row."""
+def _between(found: list[int], first: int, last: int) -> Iterator[tuple[int, int]]:
+    """The ranges of first … last without those that were found, which are in their order: at most
+    one more than these, however wide the range. Ids are serial numbers, and wrap."""
+    begin = first
+    for it in found:
+        if it != begin:
+            yield begin, it - 1 & MASK
+        begin = it + 1 & MASK
+    if begin != last + 1 & MASK:
+        yield begin, last
+
+
+def decide(event: Dispositions) -> bool:
+    """What the peer has decided about deliveries, by itself: those of one link are one row. Whether
+    all of them are known."""
     _, deliveries, state, is_settled, as_receiver, first, last = event
     if not as_receiver:
-        return  # the peer settles what it sent: nothing to do
-    if not deliveries and not is_settled:
+        return True  # the peer settles what it sent: nothing to do
+    is_known = len(deliveries) > (last - first & MASK)
+    if not is_settled and not is_known:
         # Settled before, or never ours: say so, or the peer waits a minute.
         text = "The delivery is not unsettled any more."
-        error = Error("com.microsoft:message-lock-lost", text)
-        event.session.answer(first, last, Rejected(error), as_receiver=False)
+        lost = Rejected(Error("com.microsoft:message-lock-lost", text))
+        for begin, end in _between([delivery.id for delivery in deliveries], first, last):
+            event.session.answer(begin, end, lost, as_receiver=False)
     rows: dict[Handler, list[Delivery]] = {}
     for delivery in deliveries:
         if delivery.link.context is not None:
             rows.setdefault(delivery.link.context, []).append(delivery)
     for handler, row in rows.items():
         handler.on_dispositions(row, state, is_settled)
+    return is_known

@@ -21,16 +21,13 @@ Part: TypeAlias = "bytes | PieceReader"
 
 
 class PieceReader:
-    """The rest of a stored message behind its head, of whose pieces one at a time is in memory."""
+    """The rest of a stored message behind its head."""
 
     def __init__(self, engine: Engine, body: int, payload: LargePayload) -> None:
         self._engine = engine
         self._body = body
         self._payload = payload
         self._ends = list(accumulate(size for _, size in payload.pieces))
-        self._at = -1
-        """The piece that is in memory."""
-        self._piece = b""
         self._is_open = True
         engine.pin(body)
 
@@ -39,24 +36,22 @@ class PieceReader:
 
     def read(self, at: int, size: int) -> bytes:
         """`size` bytes from `at` on."""
+        assert self._is_open, "what was closed may be freed"
         first = self._payload.skip + at
         parts: list[bytes] = []
         while size:
             place = bisect_right(self._ends, first)
-            if place != self._at:
-                self._piece = self._engine.piece(self._payload.pieces[place][0])
-                self._at = place
-            begin = first - (self._ends[place] - len(self._piece))
-            parts.append(self._piece[begin : begin + size])
+            piece = self._engine.piece(self._payload.pieces[place][0])
+            begin = first - (self._ends[place] - len(piece))
+            parts.append(piece[begin : begin + size])
             first += len(parts[-1])
             size -= len(parts[-1])
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def close(self) -> None:
-        """Nothing more is read. Once is enough."""
+        """Nothing more is read. It may be called again."""
         if self._is_open:
             self._is_open = False
-            self._piece = b""
             if self._engine.failure is None:
                 self._engine.unpin(self._body)
 
@@ -97,7 +92,7 @@ class Stream:
         return found[0] if len(found) == 1 else b"".join(found)
 
     def close(self) -> None:
-        """Nothing more is read. Once is enough."""
+        """Nothing more is read. It may be called again."""
         self.is_open = False
         for part in self.parts:
             if isinstance(part, PieceReader):

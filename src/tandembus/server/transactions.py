@@ -7,6 +7,7 @@ after a rollback they are as before.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -22,11 +23,19 @@ from tandembus.core.access import everything
 from tandembus.errors import (
     NotAllowedError,
     ProtocolError,
+    QuotaExceededError,
     ServerBusyError,
     TandemError,
     TransactionUnknownError,
 )
-from tandembus.limits import MAX_UNPROVEN_TRANSACTIONS
+from tandembus.limits import (
+    MAX_TRANSACTIONS_PER_CONNECTION,
+    MAX_UNPROVEN_PER_LINK,
+    MAX_UNPROVEN_TRANSACTIONS,
+    SECOND_MS,
+    TRANSACTION_TIMEOUT_MS,
+)
+from tandembus.model import Millis
 from tandembus.names import Address
 from tandembus.server.arrival import Arrival
 
@@ -34,6 +43,7 @@ if TYPE_CHECKING:
     from tandembus.server.gateway import Gateway
 
 _CREDIT: Final = 1_000
+_ID_BYTES: Final = 8
 _NO_GROUP: Final = object()
 
 
@@ -43,12 +53,12 @@ class Joined:
 
     link: Link
     ids: list[int]
-    """None, if that was refused."""
+    """Empty after a refusal."""
     answer: p.TransactionalState
 
 
-class Declared:
-    """The open transactions of a connection."""
+class OpenTransactions:
+    """Those that a connection has declared and not discharged."""
 
     def __init__(self) -> None:
         self._joined: dict[int, list[Joined]] = {}
@@ -63,30 +73,35 @@ class Declared:
 
     def number_of(self, txn_id: bytes) -> int:
         """Only a transaction of the same connection: nobody puts anything into somebody else's."""
-        number = int.from_bytes(txn_id, "big")
+        number = _number(txn_id)
         if number not in self._joined:
             raise TransactionUnknownError("The transaction does not exist, or is over.")
         return number
 
     def join(self, joined: Joined) -> None:
         """These deliveries are settled when their transaction is committed."""
-        self._joined[int.from_bytes(joined.answer.txn_id, "big")].append(joined)
+        self._joined[_number(joined.answer.txn_id)].append(joined)
 
     def keep(self, txn_id: bytes, arrival: Arrival) -> None:
         """A large message was sent: what is on disk of it is dropped after a rollback."""
-        self._arrivals.setdefault(int.from_bytes(txn_id, "big"), []).append(arrival)
+        if _number(txn_id) in self._joined:
+            self._arrivals.setdefault(_number(txn_id), []).append(arrival)
+        else:  # it has ended meanwhile
+            arrival.release()
 
     def is_over(self, number: int) -> None:
         """It was committed or rolled back."""
         for arrival in self._arrivals.pop(number, ()):
             arrival.release()
 
-    def forget(self, number: int) -> None:
-        self._joined.pop(number, None)
-
     def end(self, number: int) -> list[Joined]:
-        """It is discharged; what was to be settled with it."""
-        return self._joined.pop(number)
+        """It is discharged, or its time is over; what was to be settled with it."""
+        return self._joined.pop(number, [])
+
+
+def _number(txn_id: bytes) -> int:
+    """0, which no transaction has, for what is no id of ours."""
+    return int.from_bytes(txn_id, "big") if len(txn_id) == _ID_BYTES else 0
 
 
 class Group:
@@ -125,9 +140,11 @@ class Transactor:
     def __init__(self, gateway: Gateway, link: Link) -> None:
         self.gateway = gateway
         self.link = link
-        self._open: set[int] = set()
+        self._open: dict[int, Millis] = {}
+        """When each was declared, oldest first."""
         self._unproven: set[int] = set()
         """Those that were declared before any token was shown."""
+        self._timer: asyncio.TimerHandle | None = None
 
     def on_messages(self, events: list[MessageReceived]) -> None:
         for event in events:
@@ -147,8 +164,16 @@ class Transactor:
         """.NET declares before it puts any token, if a transaction is the first thing it does. What
         is then asked in it is judged by the tokens that are there."""
         gateway = self.gateway
+        if len(gateway.transactions) >= MAX_TRANSACTIONS_PER_CONNECTION:
+            raise QuotaExceededError(
+                f"{len(gateway.transactions)} transactions of this connection are open, the most "
+                "there can be."
+            )
         is_unproven = not gateway.claims.is_anybody(gateway.now_ms())
-        if is_unproven and gateway.broker.unproven_transactions >= MAX_UNPROVEN_TRANSACTIONS:
+        if is_unproven and (
+            len(self._unproven) >= MAX_UNPROVEN_PER_LINK
+            or gateway.broker.unproven_transactions >= MAX_UNPROVEN_TRANSACTIONS
+        ):
             raise ServerBusyError("Too many transactions were declared without a token.")
         gateway.broker.unproven_transactions += is_unproven
         claims = everything() if is_unproven else gateway.claims
@@ -160,21 +185,42 @@ class Transactor:
             self.gateway.broker.unproven_transactions -= is_unproven
             self._answer(delivery_id, p.Rejected(self.gateway.error_of(reply)))
             return
-        self._open.add(reply)
+        self._open[reply] = self.gateway.now_ms()
         if is_unproven:
             self._unproven.add(reply)
         if self.link.context is not self:  # it has gone meanwhile
             self.on_gone()
             return
         self.gateway.transactions.begin(reply)
-        self._answer(delivery_id, p.Declared(reply.to_bytes(8, "big")))
+        self._watch()
+        self._answer(delivery_id, p.Declared(reply.to_bytes(_ID_BYTES, "big")))
+
+    def _watch(self) -> None:
+        """The oldest is looked at when its time is over."""
+        if self._timer is None and self._open:
+            declared_ms = next(iter(self._open.values()))
+            left = declared_ms + TRANSACTION_TIMEOUT_MS - self.gateway.now_ms()
+            self._timer = self.gateway.call_later(max(left, 0) + SECOND_MS, self._end_overdue)
+
+    def _end_overdue(self) -> None:
+        """Core has dropped those whose time is over: nothing here waits for them any more."""
+        self._timer = None
+        now = self.gateway.now_ms()
+        for number, declared_ms in list(self._open.items()):
+            if now - declared_ms < TRANSACTION_TIMEOUT_MS:
+                break
+            self._end(number)
+            self.gateway.transactions.end(number)
+            self.gateway.transactions.is_over(number)
+        self._watch()
 
     def _discharge(self, delivery_id: int, request: p.Discharge) -> None:
-        number = self.gateway.transactions.number_of(request.txn_id)
+        transactions = self.gateway.transactions
+        number = transactions.number_of(request.txn_id)
         if number not in self._open:
             raise TransactionUnknownError("The transaction was declared on another link.")
         self._end(number)
-        joined = self.gateway.transactions.end(number)
+        joined = transactions.end(number)
         done = partial(self._discharged, number, delivery_id, [] if request.fail else joined)
         command = c.Discharge(number, request.fail)
         self.gateway.broker.submit(command, self.gateway.claims, done)
@@ -191,7 +237,7 @@ class Transactor:
         self._answer(delivery_id, p.ACCEPTED)
 
     def _end(self, number: int) -> None:
-        self._open.discard(number)
+        self._open.pop(number, None)
         if number in self._unproven:
             self._unproven.discard(number)
             self.gateway.broker.unproven_transactions -= 1
@@ -209,9 +255,11 @@ class Transactor:
     ) -> None: ...
 
     def on_gone(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         for number in list(self._open):
             self._end(number)
-            self.gateway.transactions.forget(number)
+            self.gateway.transactions.end(number)
             command = c.Discharge(number, fail=True)
             done = partial(self._rolled_back, number)
             self.gateway.broker.submit(command, self.gateway.claims, done)

@@ -30,9 +30,10 @@ from tandembus.amqp.performatives import (
     Rejected,
     Source,
     Target,
+    TransactionalState,
 )
 from tandembus.errors import ArgumentError
-from tandembus.limits import MAX_CREDIT
+from tandembus.limits import MAX_CREDIT, MAX_DELIVERY_TAG
 from tests.conformance.amqp.peer import AMQP_HEADER, Disposition, Flow, Peer, closed_with
 
 
@@ -476,13 +477,29 @@ def test_settled_in_any_frame() -> None:
 
 
 def test_tag_too_long() -> None:
-    """AMQP 1.0 §2.8.7 delivery-tag: at most 32 bytes."""
+    """AMQP 1.0 §2.8.7 delivery-tag: at most 32 bytes, and we send no more. We take up to 128."""
     peer = Peer().begun()
     peer.receiving()
-    assert closed_with(peer.transfer(0, tag=b"x" * 33)) == "amqp:decode-error"
+    assert closed_with(peer.transfer(0, tag=b"x" * 129)) == "amqp:decode-error"
     sending = Peer().begun().sending()
     with pytest.raises(ArgumentError):
         sending.deliver(b"x" * 33, [b"m"])
+
+
+@pytest.mark.parametrize("size", [33, 36, MAX_DELIVERY_TAG])
+@pytest.mark.parametrize("state", [None, TransactionalState(b"txn")])
+def test_the_tags_of_the_old_java_sdk_are_taken(
+    size: int, state: TransactionalState | None
+) -> None:
+    """AMQP 1.0 §2.8.7 allows 32 bytes; azure-servicebus 3.6.7 tags with a UUID's 36 characters.
+    In one frame and in several, the short way and the general one."""
+    tag = b"x" * size
+    peer = Peer().begun()
+    peer.receiving()
+    assert only(peer.transfer(0, tag=tag, state=state)).tag == tag
+    assert peer.transfer(1, b"a", tag=tag, more=True, state=state) == []
+    message = only(peer.transfer(1, b"b", tag=tag, state=state))
+    assert (message.tag, message.payload, message.state) == (tag, b"ab", state)
 
 
 def test_message_format() -> None:

@@ -57,10 +57,6 @@ def chunks(name: str, number: int) -> list[Chunk]:
     return found
 
 
-def connections(name: str) -> list[int]:
-    return sorted(int(path.name.split(".")[1]) for path in TRACES.glob(f"{name}.*.cap"))
-
-
 def frames(recorded: list[Chunk]) -> list[Frame]:
     """The frames of one connection, of both sides, in order."""
     found: list[Frame] = []

@@ -19,7 +19,8 @@ from tandembus.errors import ArgumentError, MessageNotFoundError
 from tandembus.model import NEVER, Symbol, Timestamp
 from tandembus.names import split
 from tandembus.server.asking import Asking
-from tandembus.server.links import DESTINATION, SESSION_FILTER
+from tandembus.server.links import DESTINATION
+from tandembus.server.outlet import SESSION_FILTER
 from tandembus.server.stored import as_bytes
 from tandembus.settings import QueueSettings
 from tests.conformance.dotnet.replay import Player

@@ -16,11 +16,13 @@ from typing import Final
 
 import pytest
 
+from tandembus.amqp.performatives import Detach
 from tandembus.config.server import ServerConfig
 from tandembus.core.sas import sign
 from tandembus.store.memory import MemoryStore
 from tandembus.testing import LocalBroker
 from tandembus.testing.broker import ROOT
+from tests.conformance.amqp.peer import Disposition
 from tests.conformance.dotnet import recording, replay_admin
 from tests.conformance.dotnet.replay import DifferenceError, Player
 
@@ -104,6 +106,23 @@ def test_a_difference_is_told() -> None:
         disable_sends(broker, "tour-send-receive")
         with pytest.raises(DifferenceError, match="outcome"):
             Player(broker, frames_of("send-receive")).play()
+
+
+@pytest.mark.parametrize("kind", [Disposition, Detach])
+def test_an_answer_that_is_not_recorded_is_told(kind: type) -> None:
+    """The canary: the broker answers once more than in the recording, which lacks one."""
+    recorded = frames_of("send-receive")
+    last = [it for it in recorded if not it.is_client and isinstance(it.performative, kind)][-1]
+    rest = [it for it in recorded if it is not last]
+    with premium("send-receive") as broker, pytest.raises(DifferenceError, match="beside what"):
+        Player(broker, rest).play()
+
+
+def test_a_time_that_is_not_as_recorded_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The canary: a lock is longer than the recorded one."""
+    monkeypatch.setitem(SETTINGS, "send-receive", {"LockDuration": "PT5M"})
+    with premium("send-receive") as broker, pytest.raises(DifferenceError, match="locked-until"):
+        Player(broker, frames_of("send-receive")).play()
 
 
 @pytest.mark.req("C2")

@@ -17,8 +17,23 @@ import pytest
 
 from tandembus import atom
 from tandembus.amqp import types as t
-from tandembus.amqp.message import AmqpMessage
-from tandembus.client import Client, Correlation, OutgoingMessage, Rule, Settlement, nodes
+from tandembus.amqp.message import (
+    APPLICATION_PROPERTIES,
+    MESSAGE_ANNOTATIONS,
+    SCHEDULED,
+    VALUE,
+    AmqpMessage,
+    encode_message,
+)
+from tandembus.client import (
+    Client,
+    Correlation,
+    EncodedMessage,
+    OutgoingMessage,
+    Rule,
+    Settlement,
+    nodes,
+)
 from tandembus.model import Duration, Timestamp
 from tandembus.testing import BrokerProcess
 from tests.conformance.dotnet.test_findings import ALL_TYPES
@@ -116,6 +131,130 @@ def test_properties_to_modify_come_back(
                 (again,) = receiver.receive()
             assert_same(properties_of(again.payload), {"sender": t.Short(3), **EVERY})
             receiver.complete(again)
+
+
+NARROW = {
+    "decimal32": bytes.fromhex("74 32800007"),
+    "decimal32-scaled": bytes.fromhex("74 b2000019"),
+    "decimal32-many-digits": bytes.fromhex("74 6cb8967f"),
+    "decimal64": bytes.fromhex("84 3180000000003039"),
+    "decimal64-infinite": bytes.fromhex("84 7800000000000000"),
+    "decimal128-of-net": bytes.fromhex("94 0c38 000000000000 000000000000 3039"),
+}
+"""Decimals that a typed decode does not tell from each other: their bytes are compared."""
+
+
+def narrow_message(*, scheduled_ms: int | None = None, **more: Any) -> EncodedMessage:
+    """With each of them as a property, an annotation, and in its body."""
+    pairs = [part for name, value in NARROW.items() for part in (t.encode(name), value)]
+    marks = [part for name, value in NARROW.items() for part in (t.encode_symbol(name), value)]
+    if scheduled_ms is not None:
+        marks += [t.encode_symbol(SCHEDULED), t.encode_timestamp(scheduled_ms)]
+    return EncodedMessage(
+        t.encode_described(MESSAGE_ANNOTATIONS, t.encode_map(marks))
+        + encode_message(body=None, message_id="m", **more)
+        + t.encode_described(APPLICATION_PROPERTIES, t.encode_map(pairs))
+        + t.encode_described(VALUE, t.encode_list(list(NARROW.values())))
+    )
+
+
+def assert_narrow(payload: bytes, changed: frozenset[str] = frozenset()) -> None:
+    for code in (MESSAGE_ANNOTATIONS, APPLICATION_PROPERTIES):
+        at = AmqpMessage(payload)._starts[2 if code == MESSAGE_ANNOTATIONS else 4]
+        found: dict[str, bytes] = {}
+        count, at, _ = t.compound(payload, at)
+        for _ in range(count // 2):
+            value_at = t.skip(payload, at)
+            end = t.skip(payload, value_at)
+            found[str(t.decode(payload, at)[0])] = payload[value_at:end]
+            at = end
+        for name, value in NARROW.items():
+            if code == MESSAGE_ANNOTATIONS or name not in changed:
+                assert found[name] == value, f"{code:x} {name}: {found[name].hex()}"
+    assert payload.endswith(t.encode_list(list(NARROW.values())))
+
+
+@pytest.mark.req("T22")
+def test_fx13_every_decimal_keeps_its_bytes(broker: BrokerProcess, queue: str) -> None:
+    """Sent alone, in a batch and scheduled; received, browsed, and received in a session; after a
+    restart, too."""
+    sessions = f"{queue}-s"
+    broker.create_queue(sessions, RequiresSession=True)
+    with client_of(broker) as client:
+        with client.sender(queue) as sender:
+            sender.send(narrow_message())
+            sender.send_all([narrow_message(), narrow_message()]).check()
+            sender.send(narrow_message(scheduled_ms=1_000))
+        with client.sender(sessions) as sender:
+            sender.send(narrow_message(session_id="s"))
+    with after_a_kill(broker) as client:
+        browsed = client.browse(queue)
+        assert len(browsed) == 4
+        with client.receiver(queue) as receiver:
+            received = receiver.receive(4, wait_s=10)
+            received += receiver.receive(4 - len(received)) if len(received) < 4 else []
+        with client.receiver(sessions, session="s") as receiver:
+            received += receiver.receive()
+        assert len(received) == 5
+        for message in [*browsed, *received]:
+            assert_narrow(message.payload)
+
+
+@pytest.mark.req("T22")
+@pytest.mark.parametrize("road", ["link", "management"])
+@pytest.mark.parametrize("how", [Settlement.ABANDON, Settlement.DEFER, Settlement.DEAD_LETTER])
+def test_fx13_decimals_beside_properties_to_modify(
+    broker: BrokerProcess, queue: str, how: Settlement, road: str
+) -> None:
+    """Those that are not modified keep their bytes beside those that are."""
+    changes: dict[str, Any] = {"decimal32": "text", "new": Decimal(5)}
+    with client_of(broker) as client:
+        with client.sender(queue) as sender:
+            sender.send(narrow_message())
+        with client.receiver(queue) as receiver:
+            (received,) = receiver.receive()
+            if road == "management":
+                client.settle([received.lock_token], how, queue, properties=changes)
+            elif how is Settlement.ABANDON:
+                receiver.abandon(received, properties=changes)
+            elif how is Settlement.DEFER:
+                receiver.defer(received, properties=changes)
+            else:
+                receiver.dead_letter(received, properties=changes)
+    path = f"{queue}/$DeadLetterQueue" if how is Settlement.DEAD_LETTER else queue
+    with after_a_kill(broker) as client:
+        assert_narrow(client.browse(path)[0].payload, frozenset(changes))
+        with client.receiver(path) as receiver:
+            if how is Settlement.DEFER:
+                (again,) = receiver.receive_deferred([received.sequence_number])
+            else:
+                (again,) = receiver.receive()
+            assert_narrow(again.payload, frozenset(changes))
+            assert properties_of(again.payload)["new"] == Decimal(5)
+            receiver.complete(again)
+
+
+@pytest.mark.req("T22")
+def test_fx13_decimals_match_a_rule_and_keep_their_bytes(broker: BrokerProcess) -> None:
+    """A filter compares numbers, whatever their width; an action changes what it names."""
+    path = topic(broker, "narrow")
+    rules = {
+        "correlation": Rule("c", Correlation(properties={"decimal32": Decimal(7)})),
+        "filter": Rule("f", 'decimal64 = 123.45 AND "decimal32-scaled" < 0'),
+        "action": Rule("a", "decimal32 = 7", "SET seen = decimal64"),
+    }
+    with client_of(broker) as client:
+        client.remove_rule(path, "$Default")
+        for rule in rules.values():
+            client.add_rule(path, rule)
+        with client.sender("narrow") as sender:
+            sender.send(narrow_message())
+    with after_a_kill(broker) as client:
+        found = client.browse(path)
+        assert len(found) == 2, "the filters without an action share a copy"
+        for message in found:
+            assert_narrow(message.payload)
+        assert [properties_of(it.payload).get("seen") for it in found].count(None) == 1
 
 
 XML: dict[str, tuple[str, str, object]] = {

@@ -12,7 +12,10 @@ from tandembus.amqp.deadlines import Deadlines
 from tandembus.amqp.events import (
     Closed,
     Dispositions,
+    Event,
+    LinkDetached,
     MessageAborted,
+    MessageCut,
     MessagePart,
     MessageReceived,
     SessionBegun,
@@ -20,10 +23,24 @@ from tandembus.amqp.events import (
 )
 from tandembus.amqp.fast import encode_transfer
 from tandembus.amqp.frames import LARGE, frame
-from tandembus.amqp.performatives import ACCEPTED, Begin, End, Error, Open
+from tandembus.amqp.performatives import (
+    ACCEPTED,
+    RETRY_AFTER,
+    SENDER,
+    Attach,
+    Begin,
+    Detach,
+    End,
+    Error,
+    Open,
+    Source,
+    Target,
+)
 from tandembus.amqp.states import ConnectionState
-from tandembus.limits import MAX_UNSETTLED
+from tandembus.limits import BATCH_ENVELOPE, MAX_BATCH_BYTES, MAX_UNSETTLED, STREAM_BYTES
 from tests.conformance.amqp.peer import AMQP_HEADER, SASL_HEADER, Peer, closed_with
+
+BATCH = 0x8001_3700
 
 
 def test_repr() -> None:
@@ -90,21 +107,156 @@ def test_unsettled_has_a_hard_end() -> None:
 
 
 def test_unfinished_messages_share_a_budget() -> None:
-    """Many links, each with a message that never ends."""
+    """Many links, each with a message in many frames: some are rejected at their end, as what can
+    be tried again; the others come through, and so does what comes next on any link."""
     peer = Peer(max_message_size=1024 * 1024).begun()
     for handle in range(30):
         peer.receiving(handle=handle)
     chunk = b"x" * 60_000
-    total = 0
-    failed = []
-    for number in range(400):
-        handle = number % 30
-        events = peer.transfer(handle, chunk, handle=handle, more=True)
-        failed += events
-        total += not events
-        assert peer.connection.partial_bytes <= peer.connection.max_partial_bytes
-    assert failed
-    assert peer.answers()[0].error.condition == "amqp:resource-limit-exceeded"
+    for _ in range(15):
+        for handle in range(30):
+            assert peer.transfer(handle, chunk, handle=handle, more=True) == []
+            assert peer.connection.partial_bytes <= peer.connection.max_partial_bytes
+    assert peer.answers() == []
+    whole, busy = [], []
+    for handle in range(30):
+        whole += peer.transfer(handle, b"x", handle=handle)
+        busy += peer.answers()
+    assert len(whole) + len(busy) == 30
+    assert whole
+    assert all(isinstance(it, MessageReceived) and len(it.payload) == 900_001 for it in whole)
+    assert {it.state.error.condition for it in busy} == {"com.microsoft:server-busy"}
+    assert {it.state.error.info[RETRY_AFTER] for it in busy} == {2_000}
+    assert peer.connection.partial_bytes == 0
+    for handle in range(30):
+        (event,) = peer.transfer(100 + handle, handle=handle)
+        assert isinstance(event, MessageReceived)
+
+
+def test_a_settled_message_for_which_there_is_no_room_ends_its_link() -> None:
+    """There is no other answer to it."""
+    peer = Peer(max_message_size=30_000_000).begun()
+    peer.connection.max_partial_bytes = 100_000
+    peer.receiving(handle=0)
+    for _ in range(5):
+        assert peer.transfer(0, b"x" * 60_000, more=True, settled=True) == []
+    (event,) = peer.transfer(0, b"x")
+    assert isinstance(event, LinkDetached)
+    assert peer.answer().error.condition == "com.microsoft:server-busy"
+
+
+def test_a_client_without_room_does_not_make_dead_letters() -> None:
+    """A message that a receiver rejects is a dead letter; so its link ends instead."""
+    peer = Peer(Role.CLIENT, max_message_size=30_000_000).opened()
+    peer.connection.open()
+    session = peer.connection.begin()
+    peer.send(Begin(session.channel, 0, 100, 100))
+    link = session.attach("l", is_sender=False, source=Source("q"))
+    peer.send(Attach("l", 0, SENDER, source=Source("q"), target=Target(), initial_delivery_count=0))
+    link.grant(10)
+    peer.connection.max_partial_bytes = 100_000
+    peer.answers()
+    peer.transfer(0, b"x" * 60_000, more=True)
+    (event,) = peer.transfer(0, b"x" * 60_000, more=True)
+    assert isinstance(event, LinkDetached)
+    assert [type(it) for it in peer.answers()] == [Detach]
+
+
+def test_a_request_for_which_there_is_no_room_is_rejected() -> None:
+    """On a link that keeps the beginning of what is too large, this one is not: it is not that."""
+    peer = Peer(max_message_size=30_000_000).begun()
+    peer.connection.max_partial_bytes = 100_000
+    peer.receiving(handle=0).keeps_head = 1_000
+    for _ in range(5):
+        assert peer.transfer(0, b"x" * 60_000, more=True) == []
+    assert peer.transfer(0, b"x") == []
+    assert peer.answer().state.error.condition == "com.microsoft:server-busy"
+    assert peer.connection.partial_bytes == 0
+
+
+@pytest.mark.parametrize("keeps_head", [0, 1_000])
+def test_what_is_kept_of_a_message_that_is_too_large_counts(keeps_head: int) -> None:
+    """Each of thousands of links could keep a beginning."""
+    peer = Peer(max_message_size=100_000).begun()
+    peer.receiving(handle=0).keeps_head = keeps_head
+    for _ in range(3):
+        assert peer.transfer(0, b"x" * 60_000, more=True) == []
+    assert peer.connection.partial_bytes == keeps_head
+    events = peer.transfer(0, b"x")
+    assert [type(it) for it in events] == [MessageCut] * (keeps_head > 0)
+    assert all(isinstance(it, MessageCut) and len(it.head) == keeps_head for it in events)
+    assert peer.connection.partial_bytes == 0
+
+
+def _batch(peer: Peer, frames: int, delivery_id: int, *, settled: bool = False) -> list[Event]:
+    events: list[Event] = []
+    for at in range(frames):
+        more = at < frames - 1
+        events += peer.transfer(
+            delivery_id, b"x" * 60_000, message_format=BATCH, more=more, settled=settled
+        )
+        assert peer.connection.partial_bytes <= MAX_BATCH_BYTES + BATCH_ENVELOPE
+    return events
+
+
+def test_a_batch_is_never_larger_than_a_batch() -> None:
+    """Also on a link that takes messages of 100 MB in parts: a batch would be in memory as a whole.
+    It is told how large it was, and the link goes on."""
+    peer = Peer(max_message_size=100 * 1024 * 1024).begun()
+    peer.receiving(handle=0).part_bytes = 512 * 1024
+    assert _batch(peer, 30, 0) == []
+    error = peer.answer().state.error
+    assert error.condition == "amqp:link:message-size-exceeded"
+    assert error.description == "The batch has 1800000 bytes; at most 1048576 are allowed."
+    (event,) = _batch(peer, 17, 1)
+    assert isinstance(event, MessageReceived)
+    assert len(event.payload) == 17 * 60_000
+    assert isinstance(_batch(peer, 30, 2, settled=True)[-1], LinkDetached)
+
+
+def test_a_sender_that_is_refused_again_and_again_keeps_its_credit() -> None:
+    """Its owner hears nothing of what is refused, and so grants none."""
+    peer = Peer(max_message_size=100).begun()
+    link = peer.receiving(handle=0)
+    for number in range(1_000):
+        assert link.credit > 0
+        assert peer.transfer(number, b"x" * 101) == []
+        disposition, *flow = peer.answers()
+        assert disposition.state.error.condition == "amqp:link:message-size-exceeded"
+        assert all(it.link_credit <= 100 for it in flow)
+
+
+def test_what_comes_behind_a_link_that_pauses_waits() -> None:
+    """In order, and without being copied again and again: nothing is decoded meanwhile."""
+    peer = Peer().begun()
+    peer.receiving(handle=0).pauses = True
+    peer.receiving(handle=1)
+    connection = peer.connection
+    kept = [
+        frame(encode_transfer(number % 3 // 2, number, b"t", message_format=0) + b"%d" % number)
+        for number in range(9)
+    ]
+    for symbolic in (False, True):
+        sent = [_extended(each[8:]) if symbolic else each for each in kept]
+        events = connection.receive_data(b"".join(sent[:6]) + sent[6][:20])
+        found = []
+        for _ in range(4):
+            assert connection.is_paused
+            assert connection.has_more
+            found.append([it.payload for it in events if isinstance(it, MessageReceived)])
+            events = connection.receive_data(b"")
+        assert found == [[b"0"], [b"1"], [b"2", b"3"], [b"4"]]
+        assert [it.payload for it in events if isinstance(it, MessageReceived)] == [b"5"]
+        assert not connection.is_paused
+        assert not connection.has_more
+        data, pauses = b"".join(sent[6:])[20:], []
+        for _ in range(3):
+            events = connection.receive_data(data)
+            data = b""
+            pauses.append((len(events), connection.is_paused, connection.has_more))
+        assert pauses == [(1, True, True), (1, True, True), (1, False, False)]
+        for session in connection.sessions:
+            session.settle(range(9), ACCEPTED, as_receiver=True)
 
 
 def test_frames_with_an_extended_header() -> None:
@@ -357,3 +509,32 @@ def test_fw1_parts_of_what_ends_are_taken_back(how: str) -> None:
     assert sum(isinstance(event, MessageAborted) for event in events) == 1
     assert not any(isinstance(event, MessageReceived) for event in events)
     assert peer.connection.partial_bytes == 0
+
+
+class Long:
+    """A message that is not in memory."""
+
+    def __len__(self) -> int:
+        return 2 * STREAM_BYTES
+
+    def read(self, at: int, size: int) -> bytes:
+        return b"x" * size
+
+
+def test_sessions_that_stream_wait_in_their_order_and_once() -> None:
+    """Thousands of sessions of one connection can each have a large message to send: looking
+    whether one waits already takes no longer for that, and none keeps the others waiting."""
+    peer = Peer()
+    links = [peer.begun(channel).sending(channel=channel) for channel in range(30)]
+    for _ in range(2):
+        for link in links:
+            link.deliver_streamed(b"t", Long(), settled=True)
+    streaming = peer.connection.streaming
+    assert list(streaming.sessions) == [link.session for link in links]
+    order = []
+    while streaming.sessions:
+        assert sum(map(len, peer.connection.data_to_send())) < 2 * STREAM_BYTES
+        order += [session.channel for session in streaming.go_on()]
+    assert order[:60] == [*range(30)] * 2
+    assert peer.connection.data_to_send()
+    assert not any(session.is_blocked for session in peer.connection.sessions)

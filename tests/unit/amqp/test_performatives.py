@@ -186,7 +186,7 @@ def test_state_within_a_frame() -> None:
         listed(encode_boolean(True)),
         listed(encode_uint(0), encode_boolean(True)),
         listed(encode_uint(0), encode_uint(0), encode_uint(0)),
-        listed(encode_uint(0), encode_uint(0), b"\xa0\x21" + b"x" * 33, encode_uint(0), NULL),
+        listed(encode_uint(0), encode_uint(0), b"\xa0\x81" + b"x" * 129, encode_uint(0), NULL),
         listed(encode_uint(0), encode_uint(0), encode_binary(b"t"), encode_boolean(True)),
         listed(encode_uint(0), encode_uint(0), encode_binary(b"t"), NULL, encode_uint(0)),
         listed(encode_uint(0), NULL, NULL, NULL, NULL, encode_uint(1)),
@@ -198,6 +198,16 @@ def test_state_within_a_frame() -> None:
 def test_transfers_that_are_refused(raw: bytes) -> None:
     """Cut, overlong, miscounted, or with a field of the wrong type."""
     with pytest.raises(ProtocolError):
+        fast.decode_transfer(raw, 0, len(raw))
+
+
+@pytest.mark.parametrize("size", [129, 255, 256])
+@pytest.mark.parametrize("state", [NULL, b"\x00\x53\x24\x45"])
+def test_a_tag_that_is_too_long_is_told_the_limit(size: int, state: bytes) -> None:
+    """Whichever way it is read."""
+    tag = encode_binary(b"x" * size)
+    raw = listed(encode_uint(0), encode_uint(0), tag, encode_uint(0), NULL, NULL, NULL, state)
+    with pytest.raises(ProtocolError, match=f"has {size} bytes; at most 128 are allowed"):
         fast.decode_transfer(raw, 0, len(raw))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tandembus.cli.output import confirm, print_pairs, print_rows, progress
+from tandembus.cli.output import confirm, counted, print_pairs, print_rows, progress
 from tandembus.errors import ArgumentError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -48,6 +48,19 @@ def on_terminal(program: str) -> str:
     os.close(master)
     assert process.wait(60) == 0
     return b"".join(chunks).decode()
+
+
+@pytest.mark.parametrize(
+    ("count", "message", "entity"),
+    [
+        (0, "0 messages", "0 entities"),
+        (1, "1 message", "1 entity"),
+        (2_000, "2,000 messages", "2,000 entities"),
+    ],
+)
+def test_one_and_many(count: int, message: str, entity: str) -> None:
+    assert counted(count, "message") == message
+    assert counted(count, "entity", "entities") == entity
 
 
 @pytest.mark.req("C1")

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tandembus.engine.bodies import LARGEST, NOWHERE, PAGE, Bodies, size_class
+from tandembus.engine.bodies import FIRST_PIECE, LARGEST, NOWHERE, PAGE, Bodies, size_class
 
 
 def load(parts: list[bytearray]) -> Bodies:
@@ -96,6 +96,32 @@ def test_dead_pages_go() -> None:
         if number > 100:
             bodies.free(number - 100)
     assert sum(map(len, bodies.dump())) < 3 * 9 * PAGE
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+@pytest.mark.parametrize("first", [(1, FIRST_PIECE), (FIRST_PIECE, 1)])
+def test_the_newest_page_of_each_range_is_kept(first: tuple[int, int], is_loaded: bool) -> None:
+    """A queue that runs empty again and again makes no page anew, whether or not a large message
+    came before, and the other way round."""
+    one, other = first
+    bodies = Bodies()
+    bodies.put(one, 100, 10)
+    bodies.put(other, 200, 10)
+    if is_loaded:
+        bodies = load(bodies.dump())
+    kept = dict(bodies._pages)
+    bodies.free(one)
+    bodies.free(other)
+    for number in range(1, 100):
+        for start in first:
+            bodies.put(start + number, 1_000 * number, 10)
+            bodies.free(start + number)
+    assert bodies._pages == kept
+    assert all(bodies._pages[key] is page for key, page in kept.items())
+    for start in first:
+        bodies.put(start + PAGE, 10**6, 10)
+    assert len(bodies._pages) == 2, "the former newest pages are empty, and dropped"
+    assert not kept.keys() & bodies._pages.keys()
 
 
 def test_nine_bytes_a_body() -> None:

@@ -91,6 +91,8 @@ class _Holder:
         if isinstance(effect, Deliver):
             self.deliveries += effect.deliveries
 
+    def hang_up(self) -> None: ...
+
 
 class World:
     def __init__(self, broker: Broker, clock: ManualClock, port: int) -> None:

@@ -237,7 +237,7 @@ def test_fx10_unsettled_messages_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
     """Who settles nothing gets so many, whatever its credit; more when it has settled some, and
     when locks are over: what cannot be settled any more does not count."""
     most = 500
-    monkeypatch.setattr("tandembus.server.links.MAX_UNSETTLED_OUT", most)
+    monkeypatch.setattr("tandembus.server.outlet.MAX_UNSETTLED_OUT", most)
 
     async def work(scene: Scene) -> None:
         link = await _filled(scene, most + 800)

@@ -406,22 +406,28 @@ def test_sections_get_their_order() -> None:
     is_settled(message)
 
 
-def test_narrow_decimals_become_decimal128() -> None:
-    """WIRE §1.6: azure-servicebus knows no other; the number and its scale stay."""
+def test_fx13_values_keep_their_bytes() -> None:
+    """What azure-servicebus cannot read is stored as it came: `outgoing` converts it for that
+    client alone."""
     pairs = [
         *(t.encode("a"), bytes.fromhex("74 32800007")),  # 7 as decimal32
-        *(t.encode("b"), bytes.fromhex("84 3180000000003039")),  # 1234.5 as decimal64
+        *(t.encode("b"), bytes.fromhex("84 3180000000003039")),  # 123.45 as decimal64
         *(t.encode("c"), t.encode(Decimal("1.20"))),
         *(t.encode("d"), t.encode("text")),
     ]
+    pairs += [t.encode("e"), t.encode_char("A")]
     before = mapped(m.APPLICATION_PROPERTIES, *pairs) + DATA
-    message = taken(listed(m.PROPERTIES, t.encode("id")) + before)
-    assert b"\x74\x32\x80\x00\x07" not in message.payload
+    marks = [*pairs, t.encode("f"), t.encode_list(pairs)]
+    notes = mapped(m.DELIVERY_ANNOTATIONS, *marks) + mapped(m.MESSAGE_ANNOTATIONS, *marks)
+    whole = notes + listed(m.PROPERTIES, t.encode("id")) + before
+    message = taken(whole)
+    assert message.payload == whole
     assert {k: str(v) for k, v in message.properties.items()} == {
         "a": str(AmqpMessage(before).properties["a"]),
         "b": str(AmqpMessage(before).properties["b"]),
         "c": "1.20",
         "d": "text",
+        "e": "A",
     }
     is_settled(message)
 

@@ -15,7 +15,7 @@ from tandembus.core.access import everything
 from tandembus.model import Symbol
 from tandembus.server.broker import Broker
 from tandembus.server.gateway import Gateway
-from tandembus.server.links import SESSION_FILTER, TIMEOUT
+from tandembus.server.outlet import SESSION_FILTER, TIMEOUT
 from tandembus.settings import QueueSettings
 from tandembus.store.memory import MemoryStore
 

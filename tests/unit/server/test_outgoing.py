@@ -355,6 +355,95 @@ def test_bodies_and_annotations_become_readable(value: bytes) -> None:
         assert encoded(payload, delivery(), reads_all_types=True).endswith(payload)
 
 
+NARROW: dict[bytes, Decimal] = {
+    bytes.fromhex("74 32800007"): Decimal(7),
+    bytes.fromhex("74 b2000019"): Decimal("-2.5"),
+    bytes.fromhex("84 31c0000000003039"): Decimal(12345),
+    bytes.fromhex("84 3180000000003039"): Decimal("123.45"),
+}
+SPOILED: dict[bytes, object] = {
+    **NARROW,
+    t.encode_char("A"): b"A",
+    t.encode(Decimal("1.20")): Decimal("1.20"),
+}
+PLAIN: dict[bytes, object] = {
+    t.encode("total"): b"total", t.encode("x" * 132): b"x" * 132, t.encode("t" * 116): b"t" * 116,
+    t.encode(0x74 << 24): 0x74 << 24, t.encode(None): None, t.encode(True): True,
+    t.encode_timestamp(0x8494_7400): 0x8494_7400, t.encode("Ä\N{SNOWMAN}"): "Ä\N{SNOWMAN}".encode(),
+}  # fmt: skip
+named = st.dictionaries(
+    st.text("asteÄ", max_size=6), st.sampled_from([*SPOILED, *PLAIN]), max_size=6
+)
+
+
+def as_pairs(values: dict[str, bytes]) -> list[bytes]:
+    return [part for name, value in values.items() for part in (t.encode(name), value)]
+
+
+@settings(max_examples=400, deadline=None)
+@given(named, named, named, st.booleans(), st.booleans())
+def test_fx13_only_azure_servicebus_gets_other_bytes(
+    properties: dict[str, bytes],
+    marks: dict[str, bytes],
+    inner: dict[str, bytes],
+    is_in_list: bool,
+    is_data: bool,
+) -> None:
+    """Wherever such a value is, beside whatever else: the SDK reads it, and every other client gets
+    the bytes that were sent."""
+    noted = as_pairs(marks)
+    if is_in_list:
+        noted += [t.encode("list"), t.encode_list(as_pairs(inner))]
+    body = t.encode_described(m.DATA, b"\xa0\x01b")
+    if not is_data:
+        body = t.encode_described(m.VALUE, t.encode_list(as_pairs(inner)))
+    head = t.encode_described(m.MESSAGE_ANNOTATIONS, t.encode_map(noted)) if noted else b""
+    rest = encode_message(message_id="id", body=None)
+    rest += t.encode_described(m.APPLICATION_PROPERTIES, t.encode_map(as_pairs(properties))) + body
+    payload = stored(head + rest)
+    assert payload == head + rest
+    given = encoded(payload, delivery(), reads_all_types=True)
+    assert given.endswith(rest)
+    assert b"".join(noted) in given
+    found = read_by_sdk(encoded(payload, delivery()))
+    known = {**SPOILED, **PLAIN}
+    wanted = {name.encode(): known[value] for name, value in properties.items()}
+    assert (found.application_properties or {}) == wanted
+    for name, value in marks.items():
+        assert found.message_annotations[name.encode()] == known[value]
+    listed = [part for name, value in inner.items() for part in (name.encode(), known[value])]
+    if is_in_list:
+        assert found.message_annotations[b"list"] == listed
+    if not is_data:
+        assert found.value == listed
+
+
+@pytest.mark.parametrize("value", NARROW)
+@pytest.mark.parametrize("descriptor", [b"", b"\x00\xa3\x01x", b"\x00\x53\x07"])
+@pytest.mark.parametrize("key", [t.encode("d"), t.encode_symbol("d"), b"\xb1\x00\x00\x00\x01d"])
+@pytest.mark.parametrize("code", [m.APPLICATION_PROPERTIES, m.MESSAGE_ANNOTATIONS, m.FOOTER])
+@pytest.mark.parametrize("is_long", [False, True])
+def test_fx13_in_each_section(
+    value: bytes, descriptor: bytes, key: bytes, code: int, is_long: bool
+) -> None:
+    """First and last of a map, described or not, after each kind of key."""
+    pairs = [key, descriptor + value, t.encode("z"), t.encode(1), t.encode("e"), descriptor + value]
+    filler = [t.encode("filler"), t.encode("x" * 300)] if is_long else []
+    section = t.encode_described(code, t.encode_map(filler + pairs))
+    parts = {m.PROPERTIES: encode_message(message_id="id", body=None), code: section}
+    # A footer is looked at where the body is no data section.
+    parts[m.VALUE] = t.encode_described(m.VALUE, t.encode(5))
+    payload = stored(b"".join(part for _, part in sorted(parts.items())))
+    found = read_by_sdk(encoded(payload, delivery()))
+    shown = {
+        m.APPLICATION_PROPERTIES: found.application_properties,
+        m.MESSAGE_ANNOTATIONS: found.message_annotations,
+        m.FOOTER: found.footer,
+    }[code]
+    assert (shown[b"d"], shown[b"e"]) == (NARROW[value], NARROW[value])
+    assert section[6:] in encoded(payload, delivery(), reads_all_types=True) or code != m.FOOTER
+
+
 def test_a_body_that_is_no_amqp_is_left_alone() -> None:
     """Bodies are not checked on input; an unknown constructor within one must not raise here."""
     body = t.encode_described(m.VALUE, b"\xc0\x04\x01\x01\x94\x73")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -23,9 +23,12 @@ from tandembus.amqp.types import (
     Short,
     UInt,
     ULong,
+    decode,
     encode,
     encode_described,
+    encode_map,
     encode_string,
+    encode_symbol,
 )
 from tandembus.errors import ArgumentError, MessageSizeExceededError
 from tandembus.model import Duration, Symbol, Timestamp, as_compared
@@ -43,7 +46,7 @@ from tandembus.server.requests import (
     tracking_id_of,
 )
 from tandembus.server.stored import as_bytes
-from tests.unit.server.desk import ID, Reply, encode_request, sdk_request
+from tests.unit.server.desk import ID, Desk, Reply, encode_request, run, sdk_request
 
 
 def test_a_request_of_azure_servicebus() -> None:
@@ -154,6 +157,125 @@ def test_an_unreadable_body_still_has_someone_to_tell() -> None:
     assert request.message_id == ID
     with pytest.raises(ArgumentError, match="cannot be read"):
         _ = request.arguments
+
+
+def test_what_can_be_sent_can_be_scheduled() -> None:
+    """As many messages as are allowed, and one that fills the default size of a premium entity."""
+
+    async def scene(desk: Desk) -> None:
+        await desk.queue("q", max_message_size_kb=1_024)
+        for bodies in ([b"x"] * limits.MAX_REQUEST_MESSAGES, [bytes(1_048_500)]):
+            messages = [
+                {
+                    "message-id": str(number),
+                    "message": encode_message(body=body, message_id=str(number)),
+                    "partition-key": "k",
+                }
+                for number, body in enumerate(bodies)
+            ]
+            found = await desk.ask("schedule-message", {"messages": messages})
+            assert found.status == 200, found.description
+            assert len(found.body["sequence-numbers"]) == len(bodies)
+
+    run(scene)
+
+
+def schedule(messages: object, **more: object) -> bytes:
+    return encode_request("com.microsoft:schedule-message", {"messages": messages, **more})
+
+
+FULL = {
+    "message-id": "m", "message": b"x" * 40, "session-id": "s", "partition-key": "k",
+    "via-partition-key": "v", "more": 7,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fields", [1, 2, 4, 6])
+def test_as_many_messages_as_are_allowed_can_be_read(fields: int) -> None:
+    """Not fewer because their maps have more values together than a frame may have."""
+    one = dict(list(FULL.items())[:fields])
+    said = parse_request(schedule([one] * limits.MAX_REQUEST_MESSAGES, other=5)).arguments
+    found = said.items("messages", limits.MAX_REQUEST_MESSAGES)
+    assert len(found) == limits.MAX_REQUEST_MESSAGES
+    assert found[0] == found[-1] == one
+    assert said.integer("other") == 5
+
+
+@pytest.mark.parametrize("more", [1, 5_501, 60_000])
+def test_one_message_more_is_told_how_many_are_allowed(more: int) -> None:
+    request = parse_request(schedule([{"message": b"x"}] * (limits.MAX_REQUEST_MESSAGES + more)))
+    assert request.message_id == ID
+    with pytest.raises(ArgumentError, match=f"{4_500 + more} messages; at most 4500 are allowed"):
+        _ = request.arguments
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [None] * 9_000,
+        Array([1] * 9_000, 0x50),
+        dict.fromkeys(range(2_000)),
+        Described(Symbol("x"), [None] * 9_000),
+    ],
+)
+def test_the_values_of_all_messages_together_are_bounded(value: object) -> None:
+    """Values within values count by their bytes, so that a few megabytes are no second's work."""
+    for key in ("message", "any"):
+        request = parse_request(schedule([{key: value}] * 100))
+        with pytest.raises(ArgumentError, match="too many fields"):
+            _ = request.arguments
+    said = parse_request(schedule([{"any": value}])).arguments
+    assert said.values["messages"] == [{"any": value}]
+
+
+def test_a_list_of_messages_that_is_cut_is_refused() -> None:
+    """Whatever its count and its size say, at the end of the request and before other values."""
+    one = encode({"message": b"x"})
+    for size in range(30):
+        for count in (1, 2, 3):
+            for rest in (b"", encode("z") + b"\x40"):
+                messages = bytes((0xC0, size, count)) + one
+                pairs = encode("messages") + messages + rest
+                body = bytes((0xC1, len(pairs) + 1, 4 if rest else 2)) + pairs
+                request = encode_request("x") + encode_described(VALUE, body)
+                is_right = (size, count) == (len(one) + 1, 1)
+                with nullcontext() if is_right else pytest.raises(ArgumentError):
+                    _ = parse_request(request).arguments
+
+
+def test_a_key_that_is_repeated_hides_no_values() -> None:
+    one = b"\xd1" + (4 + 4 * 4_000).to_bytes(4, "big") + (8_000).to_bytes(4, "big")
+    one += (encode("a") + b"\x40") * 4_000
+    inner = b"".join([one] * 50)
+    messages = b"\xd0" + (4 + len(inner)).to_bytes(4, "big") + (50).to_bytes(4, "big") + inner
+    body = encode_described(VALUE, encode_map([encode("messages"), messages]))
+    with pytest.raises(ArgumentError, match="too many fields"):
+        _ = parse_request(encode_request("x") + body).arguments
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.dictionaries(
+            st.text(max_size=3),
+            st.none() | st.binary(max_size=9) | st.lists(st.integers(0, 9), max_size=3),
+            max_size=4,
+        ),
+        max_size=4,
+    ),
+    st.dictionaries(st.sampled_from(["messages", "a", "b"]), st.text(max_size=3), max_size=3),
+    st.booleans(),
+)
+def test_messages_are_read_as_all_else(
+    messages: list[Any], others: dict[str, str], is_last: bool
+) -> None:
+    """The very value that a decoder of the whole body gives, types and all."""
+    pairs = [(encode("messages"), encode(messages))]
+    rest = [(encode_symbol(key), encode(value)) for key, value in others.items()]
+    flat = [part for pair in (rest + pairs if is_last else pairs + rest) for part in pair]
+    body = encode_map(flat)
+    request = parse_request(encode_request("x") + encode_described(VALUE, body))
+    assert repr(request.body) == repr(decode(body, typed=True)[0])
 
 
 def test_a_request_is_bounded() -> None:

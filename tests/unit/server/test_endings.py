@@ -1,0 +1,495 @@
+"""What ends in the middle: connections under a large message, entities under deliveries,
+transactions whose time is over. Nobody else is harmed, and nothing is kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tandembus.amqp import performatives as p
+from tandembus.amqp.events import Dispositions
+from tandembus.amqp.fast import disposition_frame, encode_state
+from tandembus.amqp.message import encode_message
+from tandembus.core import commands as c
+from tandembus.core.access import everything
+from tandembus.errors import MessageSizeExceededError, ServerBusyError, TandemError
+from tandembus.limits import (
+    MAX_PIECES,
+    MAX_UNPROVEN_PER_LINK,
+    MIB,
+    MIN_PIECE_COST,
+    PIECE_BYTES,
+    PIECES_IN_MEMORY,
+    TRANSACTION_TIMEOUT_MS,
+)
+from tandembus.model import Millis
+from tandembus.server.arrival import Arrival, Unfinished
+from tandembus.server.management import _check_size
+from tandembus.server.outlet import SESSION_FILTER
+from tandembus.server.stored import PieceReader
+from tandembus.settings import QueueSettings
+from tests.conformance.dotnet.test_findings import receiver, sender
+from tests.unit.core.world import message
+from tests.unit.server.desk import encode_request
+from tests.unit.server.test_gateway import POLICIES, Scene, play
+
+LARGE = QueueSettings(max_message_size_kb=10_240)
+BODY = bytes(range(256)) * 16 * 1_024
+"""4 MiB, so eight pieces."""
+
+
+async def until(scene: Scene, is_so: Callable[[], object]) -> None:
+    """Talk until it is so: commits are another thread's, which a busy machine can hold up."""
+    for _ in range(5_000):
+        if is_so():
+            return
+        await scene.talk(1)
+        await asyncio.sleep(0.001)
+    pytest.fail("it never was so")
+
+
+async def settle_down(scene: Scene) -> None:
+    """Talk until all that was asked is answered."""
+    engine = scene.broker.engine.engine
+    for _ in range(3):
+        await scene.talk(5)
+        await until(scene, lambda: not engine._waiting and not engine.is_writing)
+    await scene.talk(5)
+
+
+async def with_large(scene: Scene, count: int = 1) -> None:
+    """A queue with large messages, which the client takes."""
+    scene.client.max_message_size = scene.client.max_partial_bytes = 1_024 * MIB
+    await scene.broker.execute(c.CreateQueue("large", LARGE), everything())
+    link = sender(scene, "large")
+    await settle_down(scene)
+    for number in range(count):
+        link.deliver(b"t", [encode_message(body=BODY, message_id=str(number))])
+        await settle_down(scene)
+    assert scene.broker.namespace.find("large").active_count == count
+
+
+def pieces_of(scene: Scene) -> int:
+    return scene.gateway.unfinished.bytes
+
+
+@pytest.mark.req("T19")
+def test_a_peer_that_goes_under_a_large_message_stops_nobody() -> None:
+    """What was about to be written of it is not read any more: its pieces may be freed already."""
+
+    async def work(scene: Scene) -> None:
+        await with_large(scene)
+        link = receiver(scene, "large")
+        await settle_down(scene)
+        link.grant(1)
+        for data in scene.client.data_to_send():
+            scene.gateway.receive(bytes(data))
+        while not scene.gateway.connection.streaming.sessions:
+            await asyncio.sleep(0)
+        scene.gateway.lost()
+        written = len(scene.written)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(scene.written) == written
+        assert not scene.broker.engine.engine._pinned
+
+    play(work)
+
+
+def test_a_reader_that_was_closed_reads_nothing() -> None:
+    async def work(scene: Scene) -> None:
+        await with_large(scene)
+        (shown,) = await scene.broker.execute(c.Browse("large", 0, 1), everything())
+        engine = scene.broker.engine.engine
+        (body,) = engine.bodies((shown.body,))
+        reader = PieceReader(engine, shown.body, body)  # type: ignore[arg-type]
+        assert reader.read(10, 5) == (b"\x00\x53\x75\xb0\x00\x40\x00\x00" + BODY)[10:15]
+        reader.close()
+        reader.close()
+        with pytest.raises(AssertionError):
+            reader.read(0, 1)
+
+    play(work)
+
+
+@pytest.mark.req("T19", "P11")
+def test_receivers_that_take_nothing_cost_no_pieces() -> None:
+    """However many have begun a large message: a namespace keeps a few of their pieces."""
+
+    async def work(scene: Scene) -> None:
+        count = PIECES_IN_MEMORY + 14
+        await with_large(scene, count)
+        for number in range(count):
+            link = receiver(scene, "large", f"r{number}")
+            await settle_down(scene)
+            link.grant(1)
+        await until(scene, lambda: len(scene.received()) == count)
+        assert len(scene.broker.engine.engine._pieces) <= PIECES_IN_MEMORY
+
+    play(work)
+
+
+@pytest.mark.req("T18")
+@pytest.mark.parametrize("what", ["delete", "update", "disable"])
+@pytest.mark.parametrize("first", ["send", "attach", "settle", "browse", "schedule"])
+def test_answers_come_whatever_becomes_of_their_entity(first: str, what: str) -> None:
+    """In one group: something of a queue, its end or another setting, and commands of others. Each
+    is answered, with what is true for it."""
+
+    async def work(scene: Scene) -> None:
+        link = receiver(scene, "q")
+        await settle_down(scene)
+        if first == "settle":
+            await scene.broker.execute(c.Send("q", [message("m")]), everything())
+        link.grant(100)
+        await settle_down(scene)
+        answers: list[Any] = []
+        engine = scene.broker.engine
+        engine.begin_turn()
+
+        def ask(command: Any) -> None:
+            scene.broker.submit(command, everything(), answers.append)
+
+        match first:
+            case "send":
+                ask(c.Send("q", [message(str(n)) for n in range(5)]))
+            case "attach":
+                receiver(scene, "q", "other").grant(5)
+                for data in scene.client.data_to_send():
+                    scene.gateway.receive(bytes(data))
+                engine.begin_turn()
+                ask(c.Send("q", [message("x")]))
+            case "settle":
+                (event,) = scene.received()
+                ask(c.Settle("q", (event.tag,), c.Disposition.ABANDON))
+            case "browse":
+                ask(c.Browse("q", 0, 10))
+            case "schedule":
+                due: Millis = scene.clock.now_ms() + 60_000
+                ask(c.Send("q", [message("later", scheduled_ms=due)]))
+        match what:
+            case "delete":
+                ask(c.DeleteEntity("q"))
+            case "update":
+                ask(c.UpdateEntity("q", QueueSettings(lock_duration_ms=30_000)))
+            case "disable":
+                ask(c.UpdateEntity("q", QueueSettings(status="Disabled")))  # type: ignore[arg-type]
+        ask(c.CreateQueue("w"))
+        engine.end_turn()
+        await settle_down(scene)
+        assert len(answers) == 3
+        assert not isinstance(answers[-1], TandemError)
+        assert "w" in scene.broker.namespace
+
+    play(work)
+
+
+@pytest.mark.req("T18")
+def test_a_peer_that_cannot_be_told_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    """A bug in one answer and in one delivery: the log has it, the connection whose delivery it was
+    ends, all others get their answers."""
+
+    async def work(scene: Scene) -> None:
+        link = receiver(scene, "q")
+        await settle_down(scene)
+        link.grant(5)
+        await settle_down(scene)
+        (owner,) = scene.broker._owners.values()
+        owner._deliver = lambda deliveries: 1 / 0  # type: ignore[attr-defined]
+        answers: list[Any] = []
+        scene.broker.engine.begin_turn()
+
+        def broken(reply: Any) -> None:
+            raise RuntimeError("on purpose")
+
+        scene.broker.submit(c.CreateQueue("a"), everything(), broken)
+        scene.broker.submit(c.Send("q", [message("x")]), everything(), answers.append)
+        scene.broker.submit(c.CreateQueue("b"), everything(), answers.append)
+        scene.broker.engine.end_turn()
+        await settle_down(scene)
+        assert len(answers) == 2
+        assert scene.is_hung_up()
+        assert scene.broker.engine.engine.failure is None
+
+    play(work)
+    assert [record.levelname for record in caplog.records].count("ERROR") == 2
+    caplog.clear()
+
+
+@pytest.mark.req("T19")
+def test_small_pieces_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece counts 16 KiB at least, a message has so many at most, and all connections together
+    have a bound; what was counted is given back."""
+
+    async def work(scene: Scene) -> None:
+        unfinished = scene.gateway.unfinished
+        head = encode_message(body=None, message_id="m") + b"\x00\x53\x75\xb0\x7f\xff\xff\xff"
+        arrival = Arrival(unfinished)
+        arrival.take(head)
+        for _ in range(100):
+            arrival.take(b"x")
+        assert unfinished.bytes == 101 * MIN_PIECE_COST == scene.broker.unfinished_bytes
+        for _ in range(MAX_PIECES):
+            arrival.take(b"x")
+        with pytest.raises(ServerBusyError, match="too many small parts"):
+            arrival.whole(b"x")
+        assert unfinished.bytes == 0 == scene.broker.unfinished_bytes
+        monkeypatch.setattr("tandembus.server.arrival.MAX_ALL_UNFINISHED_BYTES", MIB)
+        arrivals = [Arrival(Unfinished(scene.gateway)) for _ in range(3)]
+        for each in arrivals:
+            each.take(head + bytes(PIECE_BYTES))
+        with pytest.raises(ServerBusyError):
+            arrivals[2].whole(b"")
+        arrivals[0].drop()
+        arrivals[1].release()
+        assert scene.broker.unfinished_bytes == 0
+
+    play(work)
+
+
+@pytest.mark.req("T19", "T23")
+def test_a_transaction_whose_time_is_over_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its large messages are dropped, and its place among those of unproven peers is free."""
+    monkeypatch.setattr("tandembus.server.transactions.SECOND_MS", -TRANSACTION_TIMEOUT_MS)
+
+    async def work(scene: Scene) -> None:
+        await scene.broker.execute(c.CreateQueue("large", LARGE), everything())
+        session = scene.client.begin()
+        coordinator = session.attach(
+            "c", is_sender=True, source=p.Source("me"), target=p.Coordinator()
+        )
+        link = sender(scene, "large")
+        await settle_down(scene)
+        coordinator.deliver(b"d", [encode_message(body=None)[:0] + DECLARE])
+        await settle_down(scene)
+        (declared,) = [it.state for it in scene.events if isinstance(it, Dispositions)]
+        assert isinstance(declared, p.Declared)
+        state = p.TransactionalState(declared.txn_id)
+        link.deliver(b"x", [encode_message(body=BODY, message_id="m")], state=state)
+        await settle_down(scene)
+        assert pieces_of(scene) > len(BODY)
+        assert len(scene.gateway.transactions) == 1
+        scene.clock.advance(TRANSACTION_TIMEOUT_MS + 1)
+        scene.broker.engine.engine.tick()
+        handler = scene.gateway.connection.sessions[0].links[0].context
+        handler._end_overdue()
+        assert pieces_of(scene) == 0
+        assert len(scene.gateway.transactions) == 0
+
+    play(work)
+
+
+DECLARE = b"\x00\x53\x77\x00\x53\x31\x45"
+
+
+@pytest.mark.req("T23")
+def test_fx6_one_peer_does_not_take_the_place_of_all() -> None:
+    """Of transactions before any token a link has some, and the others can be declared by others;
+    those whose time is over do not count."""
+
+    async def work(scene: Scene) -> None:
+        scene.gateway.claims = scene.broker.new_claims()
+        session = scene.client.begin()
+        link = session.attach("c", is_sender=True, source=p.Source("me"), target=p.Coordinator())
+        await settle_down(scene)
+        for _ in range(MAX_UNPROVEN_PER_LINK + 5):
+            link.deliver(b"d", [DECLARE])
+            await settle_down(scene)
+        assert scene.broker.unproven_transactions == MAX_UNPROVEN_PER_LINK
+        scene.clock.advance(TRANSACTION_TIMEOUT_MS + 1)
+        scene.broker.engine.engine.tick()
+        scene.gateway.connection.sessions[0].links[0].context._end_overdue()
+        assert scene.broker.unproven_transactions == 0
+
+    play(work, policies=POLICIES)
+
+
+def discharge(txn_id: bytes, *, fail: bool) -> bytes:
+    inside = b"\xa0" + bytes((len(txn_id),)) + txn_id + (b"\x41" if fail else b"\x42")
+    return b"\x00\x53\x77\x00\x53\x32\xc0" + bytes((len(inside) + 1, 2)) + inside
+
+
+async def declared(scene: Scene) -> tuple[Any, bytes]:
+    session = scene.client.begin()
+    link = session.attach("c", is_sender=True, source=p.Source("me"), target=p.Coordinator())
+    await settle_down(scene)
+    link.deliver(b"d", [DECLARE])
+    await settle_down(scene)
+    (state,) = [it.state for it in scene.events if isinstance(it, Dispositions)]
+    assert isinstance(state, p.Declared)
+    return link, state.txn_id
+
+
+@pytest.mark.req("T23")
+@pytest.mark.parametrize(
+    "what", ["no session", "too large", "not a message", "lock lost", "settled twice", "cancel"]
+)
+@pytest.mark.parametrize("is_together", [False, True])
+def test_a_transaction_with_a_refused_operation_is_not_committed(
+    what: str, is_together: bool
+) -> None:
+    """Some clients do not show the refusal of an operation: the commit says it, and nothing of the
+    transaction is done. Also when all of it came in one read."""
+
+    async def work(scene: Scene) -> None:
+        settings = QueueSettings(requires_session=True)
+        await scene.broker.execute(c.CreateQueue("s", settings), everything())
+        await scene.broker.execute(c.Send("q", [message("held")]), everything())
+        coordinator, txn_id = await declared(scene)
+        state = p.TransactionalState(txn_id, p.ACCEPTED)
+        sends, sends_s = sender(scene, "q"), sender(scene, "s")
+        receives = receiver(scene, "q")
+        asks = sender(scene, "q/$management")
+        await settle_down(scene)
+        receives.grant(1)
+        await settle_down(scene)
+        (event,) = scene.received()
+        sends.deliver(b"a", [encode_message(body="good", message_id="good")], state=state)
+        match what:
+            case "no session":
+                sends_s.deliver(b"b", [encode_message(body="x", message_id="x")], state=state)
+            case "too large":
+                large = encode_message(body=b"x" * 300_000, message_id="x")
+                sends.deliver(b"b", [large], state=state)
+            case "settled twice":
+                receives.settle([event.delivery_id], p.RELEASED, settled=False)
+                scene.gateway.receive(b"".join(map(bytes, scene.client.data_to_send())))
+                channel = receives.session.channel
+                encoded = encode_state(state)
+                first = event.delivery_id
+                scene.gateway.receive(
+                    disposition_frame(channel, True, first, first, False, encoded)
+                )
+            case "not a message":
+                sends.deliver(b"b", [b"\x00\x53\x11"], state=state)
+            case "lock lost":
+                scene.clock.advance(61_000)
+                scene.broker.engine.engine.tick()
+                receives.settle(
+                    [event.delivery_id], p.TransactionalState(txn_id, p.ACCEPTED), settled=False
+                )
+            case "cancel":
+                body = {"sequence-numbers": [99]}
+                request = encode_request("com.microsoft:cancel-scheduled-message", body)
+                asks.deliver(b"b", [request], settled=True, state=state)
+        together = b"".join(map(bytes, scene.client.data_to_send()))
+        if not is_together or what == "cancel":  # a request has a turn of its own
+            scene.gateway.receive(together)
+            await settle_down(scene)
+            together = b""
+        scene.events.clear()
+        coordinator.deliver(b"e", [discharge(txn_id, fail=False)])
+        scene.gateway.receive(together + b"".join(map(bytes, scene.client.data_to_send())))
+        await settle_down(scene)
+        (answer,) = [
+            it.state
+            for it in scene.events
+            if isinstance(it, Dispositions)
+            and it.deliveries
+            and it.deliveries[0].link is coordinator
+        ]
+        assert isinstance(answer, p.Rejected)
+        assert answer.error is not None
+        assert answer.error.condition == "amqp:transaction:rollback"
+        assert "refused" in str(answer.error.description)
+        assert scene.broker.namespace.find("q").active_count <= 1, "nothing was sent"
+
+    play(work)
+
+
+@pytest.mark.req("T23", "T14")
+@pytest.mark.parametrize("fail", [False, True])
+def test_a_session_state_is_part_of_a_transaction(fail: bool) -> None:
+    """It is set by the commit."""
+
+    async def work(scene: Scene) -> None:
+        settings = QueueSettings(requires_session=True)
+        await scene.broker.execute(c.CreateQueue("s", settings), everything())
+        coordinator, txn_id = await declared(scene)
+        receiver(scene, "s", filter={SESSION_FILTER: "a"})
+        asks = sender(scene, "s/$management")
+        await settle_down(scene)
+        owners = scene.gateway.broker._owners.values()
+        (link,) = (it for it in owners if hasattr(it, "session_id"))
+        body = {"session-id": "a", "session-state": b"new"}
+        request = encode_request(
+            "com.microsoft:set-session-state", body, associated_link_name="r-s"
+        )
+        asks.deliver(b"a", [request], settled=True, state=p.TransactionalState(txn_id))
+        await settle_down(scene)
+        get = c.GetSessionState("s", "a", link.number)  # type: ignore[attr-defined]
+        assert await scene.broker.execute(get, everything()) is None
+        coordinator.deliver(b"e", [discharge(txn_id, fail=fail)])
+        await settle_down(scene)
+        assert await scene.broker.execute(get, everything()) == (None if fail else b"new")
+
+    play(work)
+
+
+@pytest.mark.req("T23")
+@pytest.mark.parametrize(
+    ("operation", "body"),
+    [
+        ("receive-by-sequence-number", {"sequence-numbers": [1], "receiver-settle-mode": 0}),
+        ("batch-delete-messages", {"message-count": 10}),
+        ("add-rule", {"rule-name": "r", "rule-description": {}}),
+        ("remove-rule", {"rule-name": "r"}),
+    ],
+)
+def test_what_cannot_be_undone_is_no_part_of_a_transaction(operation: str, body: Any) -> None:
+    async def work(scene: Scene) -> None:
+        _, txn_id = await declared(scene)
+        session = scene.client.begin()
+        node = "q/$management"
+        asks = session.attach("asks", is_sender=True, source=p.Source("me"), target=p.Target(node))
+        answers = session.attach(
+            "ans", is_sender=False, source=p.Source(node), target=p.Target("me")
+        )
+        await settle_down(scene)
+        answers.grant(1)
+        request = encode_request(f"com.microsoft:{operation}", body, reply_to="me")
+        asks.deliver(b"a", [request], settled=True, state=p.TransactionalState(txn_id))
+        await settle_down(scene)
+        (event,) = scene.received()
+        assert b"cannot be part of a transaction" in event.payload
+
+    play(work)
+
+
+def test_an_answer_in_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deferred messages that are received at once: more than that are refused before they are
+    locked; messages in pieces do not count."""
+    monkeypatch.setattr("tandembus.limits.MAX_REPLY_IN_MEMORY", 1_000)
+
+    async def work(scene: Scene) -> None:
+        for number in range(3):
+            letter = encode_message(body=b"x" * 400, message_id=str(number))
+            link = sender(scene, "q")
+            await settle_down(scene)
+            link.deliver(b"t", [letter])
+            await settle_down(scene)
+        queue = scene.broker.namespace.find("q")
+        _check_size(queue, [1, 2])
+        with pytest.raises(MessageSizeExceededError):
+            _check_size(queue, [1, 2, 3])
+
+    play(work)
+
+
+def test_the_sdk_for_javascript_is_told_the_limit_of_a_batch() -> None:
+    """It fills its batches by the limit of messages. Others are told both."""
+
+    async def work(scene: Scene) -> None:
+        await scene.broker.execute(c.CreateQueue("large", LARGE), everything())
+        sizes = []
+        for is_javascript in (False, True):
+            scene.gateway._is_javascript = is_javascript
+            link = sender(scene, "large")
+            await settle_down(scene)
+            sizes.append(link.remote.max_message_size)
+        assert sizes == [10 * MIB, MIB]
+
+    play(work)
