@@ -70,8 +70,9 @@ it leaves. In memory as a whole it is only where somebody asks for all of it: `E
 console does for one message that is shown whole. Half of what closes a group."""
 MAX_UNSTORED_BYTES: Final = 1 * MIB
 """Pieces of one connection that wait for the disk; then nothing more is read from it."""
-MIN_PIECE_COST: Final = 16 * KIB
-"""What a piece counts at least: a peer can make pieces of one byte, and each takes memory."""
+MIN_PIECE_COST: Final = 64 * KIB
+"""What a piece counts at least: a peer can make pieces of one byte, and each takes memory, and
+time when it is dropped."""
 MAX_PIECES: Final = 8_192
 """Pieces of one message: 12 KiB each for the largest one. More are read too slowly."""
 MAX_UNFINISHED_BYTES: Final = 2_048 * MIB

@@ -95,6 +95,7 @@ class MessageCut(NamedTuple):
     delivery_id: int
     head: bytes
     settled: bool
+    state: DeliveryState | None
 
 
 class MessageRefused(NamedTuple):

@@ -331,8 +331,9 @@ class Link:
                     if delivery_id in session.incoming.entries:
                         session.twins.add(delivery_id, self)
                     else:
-                        session.incoming.add(delivery_id, self)
-                        if session.has_too_many_unsettled:
+                        incoming = session.incoming
+                        incoming.add(delivery_id, self)
+                        if len(incoming.entries) > MAX_UNSETTLED:
                             session.connection.crowded.add(session)
                     self.unsettled += 1
                     if self.unsettled > _HARD_UNSETTLED:
@@ -480,7 +481,7 @@ class Link:
             if not settled:
                 self.session.incoming.add(delivery_id, self)
                 self.unsettled += 1
-            events.append(MessageCut(self, delivery_id, bytes(head), settled))
+            events.append(MessageCut(self, delivery_id, bytes(head), settled, state))
         else:
             self._refuse_message(delivery_id, settled, state, self._why(why, size), events)
 
@@ -507,13 +508,13 @@ class Link:
     ) -> None:
         """Rejected, so that its sender learns why, and the link lives: a detach in the middle of a
         message is an unknown error to azure-servicebus. One sent settled has no other answer."""
+        if state is not None:
+            events.append(MessageRefused(self, state, error))
         if settled:
             self.fail(error, events)
             return
         rejected = Rejected(self.session.connection.tracked(error))
         self.session.answer(delivery_id, delivery_id, rejected, as_receiver=True)
-        if state is not None:
-            events.append(MessageRefused(self, state, error))
         # Its owner grants credit when it has decided about a message, and does not hear of this
         # one: a sender that is refused often enough would have no credit left.
         self._refused += 1

@@ -20,6 +20,7 @@ from tandembus.amqp.events import (
     Dispositions,
     Event,
     LinkAttached,
+    MessageRefused,
     SessionEnded,
     WindowOpened,
 )
@@ -180,7 +181,7 @@ class Session:
             self.flush()
             pending = self._pending = Pending(as_receiver, settled, outcome)
             self.connection.pending.append(self)
-        append = pending.ids.append
+        append, left = pending.ids.append, 0
         incoming, outgoing, answering = self.incoming.entries, self.outgoing.entries, self.answering
         for it in delivery_ids:
             if as_receiver:
@@ -205,8 +206,10 @@ class Session:
                     delivery = outgoing.pop(it, None)
                     if delivery is None:
                         continue
-                self._leave(delivery.link)
+                delivery.link.unsettled -= 1
+                left += 1
             append(it)
+        self.connection.unsettled_out -= left
 
     def answer(
         self,
@@ -445,6 +448,9 @@ class Session:
             link.on_transfer(buffer, transfer, end, events)
         elif LINK[link.state][TRANSFER] is Action.REFUSE:
             link.fail(Error("amqp:illegal-state", "A transfer before the attach's answer."), events)
+        elif (state := transfer[6]) is not None:
+            error = Error("amqp:link:detach-forced", "The link has ended.")
+            events.append(MessageRefused(link, state, error))
 
     def on_disposition(self, disposition: Disposition, events: list[Event]) -> None:
         role, first, last, settled, state = disposition
@@ -465,7 +471,8 @@ class Session:
                 found = [delivery for _, delivery in self.outgoing.take(first, last)]
             if settled:
                 for delivery in found:
-                    self._leave(delivery.link)
+                    delivery.link.unsettled -= 1
+                self.connection.unsettled_out -= len(found)
                 self._settle_answering(first, last)
             else:
                 answering = self.answering

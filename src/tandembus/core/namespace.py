@@ -213,6 +213,11 @@ class Namespace:
         return path in self._registry
 
     @property
+    def generation(self) -> int:
+        """Grows whenever an entity comes, goes or gets other settings."""
+        return self._registry.generation
+
+    @property
     def entities(self) -> Sequence[Queue]:
         """Every entity, in the order of creation."""
         return tuple(self._registry.by_id.values())

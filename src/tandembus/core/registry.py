@@ -59,6 +59,7 @@ class Registry:
         "_next_entity",
         "book",
         "by_id",
+        "generation",
         "links",
         "max_entities",
         "now",
@@ -68,6 +69,8 @@ class Registry:
 
     def __init__(self) -> None:
         self.book = Book()
+        self.generation = 0
+        """Grows whenever an entity comes, goes or gets other settings."""
         self.by_id: dict[int, Queue] = {}
         """Queues, subscriptions, dead-letter queues, and the inboxes of topics."""
         self._by_path: dict[str, Queue] = {}
@@ -216,6 +219,7 @@ class Registry:
         return queue
 
     def _register(self, queue: Queue) -> None:
+        self.generation += 1
         self.by_id[queue.id] = queue
         self._by_path[split(queue.path).path] = queue
 
@@ -250,6 +254,7 @@ class Registry:
         queue = self.by_id[change.entity]
         settings = SETTINGS[queue.kind].from_json(json.loads(change.settings))
         queue.updated_ms = change.time
+        self.generation += 1
         for each in (queue, *queue.its_dead_letters):
             each.configure(settings)
         for subscription in queue.subscriptions.values():
@@ -266,6 +271,7 @@ class Registry:
             queue.owner.subscriptions.pop(split(queue.path).subscription or "")
             queue.owner.used_bytes -= queue.used_bytes
         self._aliases.clear()
+        self.generation += 1
         for each in _with_its_own(queue):
             if each.sessions is not None:
                 each.sessions.release_memory()

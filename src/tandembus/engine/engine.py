@@ -443,7 +443,7 @@ class Engine:
             if type(change) is Enqueued:
                 waits = True
                 payload, body = change.payload, change.body
-                if isinstance(payload, LargePayload):
+                if type(payload) is not bytes and isinstance(payload, LargePayload):
                     size += self._join(out, body, payload)
                     payload = payload.head
                 length = encode_enqueued_into(out, change)

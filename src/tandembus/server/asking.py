@@ -15,6 +15,7 @@ from tandembus.core.access import Claims
 from tandembus.core.commands import Command
 from tandembus.core.effects import Delivery
 from tandembus.core.namespace import Namespace
+from tandembus.errors import TandemError
 from tandembus.model import LargePayload, Message, Millis, Payload
 from tandembus.server.incoming import messages_of
 from tandembus.server.outgoing import render
@@ -71,6 +72,9 @@ class Asking:
 
     def transaction_of(self, state: DeliveryState | None) -> int | None:
         return self._gateway.transaction_of(state)
+
+    def spoil(self, state: DeliveryState | None, refusal: TandemError) -> None:
+        self._gateway.spoil(state, refusal)
 
     def sender_of(self, path: str, claims: Claims) -> str:
         return self._gateway.sender_of(path, claims)

@@ -17,7 +17,7 @@ from tandembus.core.commands import Command
 from tandembus.core.effects import Delivery
 from tandembus.core.namespace import Namespace
 from tandembus.core.queue import Queue
-from tandembus.errors import MessageNotFoundError
+from tandembus.errors import MessageNotFoundError, TandemError
 from tandembus.model import NEVER, LargePayload, Message, Millis, Payload
 from tandembus.server.requests import Arguments, Request, reply
 from tandembus.server.stored import Stream
@@ -62,6 +62,10 @@ class Broker(Protocol):
 
     def transaction_of(self, state: DeliveryState | None) -> int | None:
         """The open transaction that the state of a transfer names. Refused if there is none."""
+        ...
+
+    def spoil(self, state: DeliveryState | None, refusal: TandemError) -> None:
+        """What the state names, if it names a transaction, can only be rolled back."""
         ...
 
     def sender_of(self, path: str, claims: Claims) -> str:

@@ -81,6 +81,8 @@ log = logging.getLogger("tandembus.server")
 CONTAINER: Final = "tandem"
 MANAGEMENT: Final = "$management"
 USER_AGENT: Final = Symbol("user-agent")
+PRODUCT: Final = Symbol("product")
+OLD_JAVA: Final = "MSJavaClient"
 
 
 class Gateway:
@@ -103,7 +105,7 @@ class Gateway:
         self.peer = peer
         self.reads_all_types = False
         """Whether the peer reads every AMQP type; azure-servicebus for Python does not."""
-        self._is_javascript = False
+        self._is_javascript = self.reads_tags_as_text = False
         self._write = write
         self._hang_up = hang_up
         self._on_open = on_open
@@ -129,6 +131,7 @@ class Gateway:
         )
         self.connection.tracked = self._tracked
         self._gate = self._gate_of(broker)
+        self._rows = Rows(broker.namespace)
         self.transactions = OpenTransactions()
         """Those that this peer has declared, and not discharged."""
         broker.holders.add(self)
@@ -316,7 +319,7 @@ class Gateway:
     def _on_events(self, events: list[Event]) -> None:
         """Frames act in their order. One command, one commit and one answer serve many messages,
         where that makes no difference: `Rows` knows where."""
-        rows = Rows(self.broker.namespace)
+        rows = self._rows
         for event in events:
             if not rows.take(event):
                 rows.run()
@@ -327,8 +330,10 @@ class Gateway:
         match event:
             case MessageReceived(link):
                 handler = link.context
-                if handler is not None:  # else the link was ended while this was on its way
+                if handler is not None:
                     handler.on_messages([event])
+                else:  # the link was ended while this was on its way
+                    self.spoil(event.state, NotAllowedError("Its link has ended."))
             case MessagePart(link):
                 if isinstance(link.context, Inlet):
                     link.context.on_part(event)
@@ -365,6 +370,7 @@ class Gateway:
                 agent = str((opened.properties or {}).get(USER_AGENT, ""))
                 self.reads_all_types = not agent.startswith("azsdk-python")
                 self._is_javascript = agent.startswith("azsdk-js")
+                self.reads_tags_as_text = (opened.properties or {}).get(PRODUCT) == OLD_JAVA
                 if self._choice is not None and not self._may_stay(opened.hostname):
                     return
                 if not self.claims.grants:
@@ -430,6 +436,7 @@ class Gateway:
         self.broker = choice.only.broker
         self.broker.holders.add(self)
         self._gate = self._gate_of(self.broker)
+        self._rows = Rows(self.broker.namespace)
         for grant in choice.grants(choice.only):
             self.claims.add(grant)
         self._choice = None
@@ -532,6 +539,7 @@ class Gateway:
             request = parse_request(payload)
         except TandemError as error:
             self.error_of(error)
+            self.spoil(state, error)
             return None, None
         if node.path is None:
             if self._choice is not None and (unclear := self._choose_by(request)):

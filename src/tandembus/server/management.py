@@ -88,6 +88,8 @@ async def answer(
         except (Refused, ProtocolError) as error:
             status, condition, text = error.status, error.condition, str(error)
             retry_after_ms = getattr(error, "retry_after_ms", None)
+            if request.operation not in _CHANGES_NOTHING:
+                broker.spoil(state, error)
     tracking_id = tracking_id_of(request, broker.random_bits)
     broker.refused(condition)
     log.info(
@@ -356,3 +358,11 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     **{name: _alone(operation) for name, operation in positions.OPERATIONS.items()},
 }
 """Every operation that there is; all others are refused with 501."""
+_CHANGES_NOTHING: Final = frozenset(
+    f"com.microsoft:{name}"
+    for name in (
+        "peek-message", "renew-lock", "renew-session-lock", "get-session-state",
+        "get-message-sessions", "enumerate-rules",
+    )
+)  # fmt: skip
+"""If they are refused in a transaction, that can be committed all the same."""

@@ -142,6 +142,7 @@ class NodePair:
             f"A request has at most {MAX_MANAGEMENT_REQUEST} bytes; this one has more."
         )
         text = self.gateway.error_of(error).description or ""
+        self.gateway.spoil(event.state, error)
         try:
             request = parse_head(event.head)
         except TandemError as unreadable:  # not even who asks can be read

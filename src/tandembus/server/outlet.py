@@ -29,7 +29,7 @@ from tandembus.limits import (
     MAX_HANDED_OUT_BYTES,
     MAX_UNSETTLED_OUT,
 )
-from tandembus.model import NEVER, NO_EDITS, Edits, Symbol
+from tandembus.model import NEVER, NO_EDITS, Edits, LargePayload, Symbol
 from tandembus.names import split
 from tandembus.server.beyond import take_delay
 from tandembus.server.outgoing import delivery_tag, render
@@ -48,6 +48,9 @@ UNCOUNTED: Final = "x-tandem-uncounted"
 does not count. What delivery-failed says is no use for it: clients say anything (WIRE.md §0)."""
 DEAD_LETTER_CONDITION: Final = "com.microsoft:dead-letter"
 _UNIX_EPOCH_TICKS: Final = 621_355_968_000_000_000
+_NONCE_OF_TEXT: Final = 0x7F7F_7F7F_7F7F_7F00
+"""The old SDK for Java finds its deliveries by their tags, read as UTF-8 where all other bytes are
+alike: so eight bytes of each tag are below 0x80, and stay so while MAX_HANDED_OUT are counted."""
 _REJECTED_DONE: Final = p.Rejected()
 _MODIFIED_DONE: Final = p.Modified()
 
@@ -172,6 +175,8 @@ class Outlet:
             credit = 0
         self._asked_up_to = self._received + credit
         nonce = broker.clock.random_bits(64)
+        if self.gateway.reads_tags_as_text:
+            nonce &= _NONCE_OF_TEXT
         command = c.Flow(self.number, credit, nonce, link.is_draining, self._received)
         broker.submit(command, self.gateway.claims, partial(self._flowed, link.is_draining))
 
@@ -243,30 +248,40 @@ class Outlet:
         is_partitioned = len(queue.parts) > 1
         taken = deliveries[: link.credit]
         began = thread_time()
-        bodies = gateway.broker.engine.engine.bodies([delivery.body for delivery in taken])
+        engine = gateway.broker.engine.engine
+        bodies = engine.bodies([delivery.body for delivery in taken])
+        reads_all_types, ttl_ms = gateway.reads_all_types, queue.ttl_ms
         row: list[tuple[bytes, list[bytes]]] = []
         size = 0
         for delivery, body in zip(taken, bodies, strict=True):
-            is_large = type(body) is not bytes
+            partition = delivery.sequence_number >> 48 if is_partitioned else None
+            if type(body) is bytes:
+                parts = render(
+                    body,
+                    delivery,
+                    is_settled=is_settled,
+                    entity_ttl_ms=ttl_ms,
+                    partition_id=partition,
+                    reads_all_types=reads_all_types,
+                )
+                row.append((delivery_tag(delivery), parts))
+                continue
+            assert isinstance(body, LargePayload)
+            link.deliver_row(row, settled=is_settled)
+            row = []
             parts = render(
-                body.head if is_large else body,  # type: ignore[union-attr,arg-type]
+                body.head,
                 delivery,
                 is_settled=is_settled,
-                entity_ttl_ms=queue.ttl_ms,
-                partition_id=delivery.sequence_number >> 48 if is_partitioned else None,
-                reads_all_types=gateway.reads_all_types,
+                entity_ttl_ms=ttl_ms,
+                partition_id=partition,
+                reads_all_types=reads_all_types,
             )
-            if is_large:
-                link.deliver_row(row, settled=is_settled)
-                row = []
-                reader = PieceReader(gateway.broker.engine.engine, delivery.body, body)  # type: ignore[arg-type]
-                stream = Stream([*parts, reader])
-                self._streams = [it for it in self._streams if it.is_open]
-                self._streams.append(stream)
-                link.deliver_streamed(delivery_tag(delivery), stream, settled=is_settled)
-                size = len(stream)
-            else:
-                row.append((delivery_tag(delivery), parts))
+            stream = Stream([*parts, PieceReader(engine, delivery.body, body)])
+            self._streams = [it for it in self._streams if it.is_open]
+            self._streams.append(stream)
+            link.deliver_streamed(delivery_tag(delivery), stream, settled=is_settled)
+            size = len(stream)
         if row:
             link.deliver_row(row, settled=is_settled)
             size = sum(map(len, row[-1][1]))

@@ -12,7 +12,6 @@ another entity; all that came before it is done first.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from tandembus.amqp.events import Delivery, Dispositions, Event, MessageReceived
 from tandembus.amqp.performatives import Error, Rejected, TransactionalState
@@ -21,28 +20,33 @@ from tandembus.core.namespace import Namespace
 from tandembus.server.links import Handler, Inlet
 from tandembus.server.outlet import Outlet
 
-_MESSAGES: Final = 0
-
 
 class Rows:
-    """The rows of one read, in their order for each entity."""
+    """The rows of one read, in the order in which they began: that of each entity."""
 
-    __slots__ = ("_alone", "_namespace", "_rows")
+    __slots__ = ("_alone", "_generation", "_last", "_namespace", "_rows")
 
     def __init__(self, namespace: Namespace) -> None:
         self._namespace = namespace
-        self._rows: dict[str, list[Row]] = {}
+        self._rows: list[Row] = []
+        self._last: dict[str, Row] = {}
+        """The last row of each entity, which the next frame may continue."""
         self._alone: dict[str, bool] = {}
+        """Whether an entity has nothing to do with others; kept from read to read."""
+        self._generation = -1
 
     def take(self, event: Event) -> bool:
         """Whether it is in a row now; else it is done by itself, after `run`."""
         if type(event) is MessageReceived:
             handler = event.link.context
-            if event.state is not None or type(handler) is not Inlet or handler.via is not None:
+            if event.state is not None or type(handler) is not Inlet:
                 return False
-            if not self._stands_alone(handler.entity):
-                return False
-            self._row(handler, (_MESSAGES, False)).items.append(event)
+            row = self._last.get(handler.entity)
+            if row is None or row.handler is not handler or row.event is not None:
+                if handler.via is not None or not (row or self._stands_alone(handler.entity)):
+                    return False
+                row = self._begin(handler, None)
+            row.items.append(event)
             return True
         if type(event) is not Dispositions:
             return False
@@ -51,56 +55,67 @@ class Rows:
             return False
         if not is_settled and len(deliveries) <= (last - first & MASK):
             return False  # some are not known, and the peer is told so by `decide`
-        for delivery in deliveries:
-            handler = delivery.link.context
-            if type(handler) is not Outlet or not self._stands_alone(handler.entity):
-                return False
-        for delivery in deliveries:
-            row = self._row(delivery.link.context, (id(state), is_settled))
-            row.event = event
-            row.items.append(delivery)
+        parts: list[tuple[Outlet, int]] = []
+        link = None
+        for place, delivery in enumerate(deliveries):
+            if delivery.link is not link:
+                link = delivery.link
+                handler = link.context
+                if type(handler) is not Outlet or not (
+                    handler.entity in self._last or self._stands_alone(handler.entity)
+                ):
+                    return False
+                parts.append((handler, place))
+        ends = [place for _, place in parts[1:]]
+        ends.append(len(deliveries))
+        for (handler, place), end in zip(parts, ends, strict=True):
+            row = self._last.get(handler.entity)
+            if (
+                row is None
+                or row.handler is not handler
+                or (said := row.event) is None
+                or said.state is not state
+                or said.settled is not is_settled
+            ):
+                row = self._begin(handler, event)
+            row.items += deliveries[place:end]
         return True
 
     def run(self) -> None:
         """Do all that was taken."""
-        rows, self._rows = self._rows, {}
-        for some in rows.values():
-            for row in some:
+        if self._rows:
+            rows, self._rows = self._rows, []
+            self._last.clear()
+            for row in rows:
                 row.run()
 
     def _stands_alone(self, entity: str) -> bool:
+        namespace = self._namespace
+        if namespace.generation != self._generation:
+            self._generation = namespace.generation
+            self._alone.clear()
         alone = self._alone.get(entity)
         if alone is None:
-            namespace = self._namespace
             alone = entity in namespace and namespace.find(entity).stands_alone
             self._alone[entity] = alone
         return alone
 
-    def _row(self, handler: Inlet | Outlet, kind: tuple[int, bool]) -> Row:
-        """The one that it continues, or a new one."""
-        rows = self._rows.get(handler.entity)
-        if rows is None:
-            rows = self._rows[handler.entity] = []
-        elif rows[-1].handler is handler and rows[-1].kind == kind:
-            return rows[-1]
-        row = Row(handler, kind)
-        rows.append(row)
+    def _begin(self, handler: Inlet | Outlet, event: Dispositions | None) -> Row:
+        row = self._last[handler.entity] = Row(handler, event)
+        self._rows.append(row)
         return row
 
 
 class Row:
     """What is one command."""
 
-    __slots__ = ("event", "handler", "items", "kind")
+    __slots__ = ("event", "handler", "items")
 
-    def __init__(self, handler: Inlet | Outlet, kind: tuple[int, bool]) -> None:
+    def __init__(self, handler: Inlet | Outlet, event: Dispositions | None) -> None:
         self.handler = handler
-        self.kind = kind
-        """Whether they are messages, else the outcome of the deliveries."""
+        self.event = event
+        """The first that decided about these deliveries; None: they are messages."""
         self.items: list[MessageReceived | Delivery] = []
-        self.event: Dispositions | None = None
-        """One of those that decided about them: it keeps its outcome, whose identity is in
-        `kind`."""
 
     def run(self) -> None:
         if self.event is None:

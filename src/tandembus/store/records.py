@@ -23,7 +23,7 @@ from zlib import crc32
 from tandembus import changes
 from tandembus.changes import BodyMoved, Change, Enqueued, PieceStored
 from tandembus.errors import CorruptLogError, StoreError
-from tandembus.model import LargePayload, new_tuple
+from tandembus.model import new_tuple
 from tandembus.store.api import Buffer, Store, View
 
 # code, class, widths of the integers (B 1, I 4, Q 8 bytes), kinds of the rest:
@@ -170,7 +170,7 @@ def encode_enqueued_into(out: list[Buffer], change: Enqueued) -> int:
         text += edits
     size = _ENQUEUED_SIZE + len(text)
     if payload is not None:
-        stored = payload.head if isinstance(payload, LargePayload) else payload
+        stored = payload if type(payload) is bytes else payload.head  # type: ignore[union-attr]
         payload_length = len(stored)
         size += payload_length
         checksum = crc32(stored, (body ^ body >> 32) & 0xFFFF_FFFF)

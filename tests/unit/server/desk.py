@@ -41,6 +41,7 @@ from tandembus.core.effects import Deliver, Delivery, Effect
 from tandembus.core.namespace import Namespace
 from tandembus.core.state import State
 from tandembus.engine.aio import AsyncEngine
+from tandembus.errors import TandemError
 from tandembus.model import LargePayload, Message, Millis, Payload, Timestamp
 from tandembus.server import management
 from tandembus.server.requests import parse_request
@@ -214,6 +215,9 @@ class Desk:
         if isinstance(state, TransactionalState):
             return int.from_bytes(state.txn_id, "big")
         return None
+
+    def spoil(self, state: DeliveryState | None, refusal: TandemError) -> None:
+        """Nobody here asks whether a transaction can be committed."""
 
     def sender_of(self, path: str, claims: Claims) -> str:
         return "somebody"

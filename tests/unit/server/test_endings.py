@@ -323,10 +323,18 @@ async def declared(scene: Scene) -> tuple[Any, bytes]:
     return link, state.txn_id
 
 
+IN_A_TURN_OF_ITS_OWN = ("cancel", "bad argument", "batch-delete", "too large a request")
+"""Requests."""
+
+
 @pytest.mark.req("T23")
 @pytest.mark.parametrize(
-    "what", ["no session", "too large", "not a message", "lock lost", "settled twice", "cancel"]
-)
+    "what",
+    [
+        "no session", "too large", "too large and settled", "not a message", "lock lost",
+        "settled twice", "cancel", "bad argument", "batch-delete", "too large a request",
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("is_together", [False, True])
 def test_a_transaction_with_a_refused_operation_is_not_committed(
     what: str, is_together: bool
@@ -354,6 +362,19 @@ def test_a_transaction_with_a_refused_operation_is_not_committed(
             case "too large":
                 large = encode_message(body=b"x" * 300_000, message_id="x")
                 sends.deliver(b"b", [large], state=state)
+            case "too large and settled":
+                large = encode_message(body=b"x" * 300_000, message_id="x")
+                other = sender(scene, "q")
+                await settle_down(scene)
+                other.deliver(b"b", [large], state=state, settled=True)
+            case "bad argument" | "batch-delete" | "too large a request":
+                operation, body = {
+                    "bad argument": ("cancel-scheduled-message", {"sequence-numbers": "x"}),
+                    "batch-delete": ("batch-delete-messages", {"message-count": 1}),
+                    "too large a request": ("schedule-message", {"x": bytes(5_000_000)}),
+                }[what]
+                request = encode_request(f"com.microsoft:{operation}", body)
+                asks.deliver(b"b", [request], settled=True, state=state)
             case "settled twice":
                 receives.settle([event.delivery_id], p.RELEASED, settled=False)
                 scene.gateway.receive(b"".join(map(bytes, scene.client.data_to_send())))
@@ -376,7 +397,7 @@ def test_a_transaction_with_a_refused_operation_is_not_committed(
                 request = encode_request("com.microsoft:cancel-scheduled-message", body)
                 asks.deliver(b"b", [request], settled=True, state=state)
         together = b"".join(map(bytes, scene.client.data_to_send()))
-        if not is_together or what == "cancel":  # a request has a turn of its own
+        if not is_together or what in IN_A_TURN_OF_ITS_OWN:
             scene.gateway.receive(together)
             await settle_down(scene)
             together = b""
@@ -491,5 +512,23 @@ def test_the_sdk_for_javascript_is_told_the_limit_of_a_batch() -> None:
             await settle_down(scene)
             sizes.append(link.remote.max_message_size)
         assert sizes == [10 * MIB, MIB]
+
+    play(work)
+
+
+def test_tags_of_the_old_sdk_for_java_are_different_texts() -> None:
+    """It reads them as UTF-8, where all bytes that are none look alike, and uses that as a key."""
+
+    async def work(scene: Scene) -> None:
+        scene.gateway.reads_tags_as_text = True
+        count = 600
+        messages = [message(str(number)) for number in range(count)]
+        await scene.broker.execute(c.Send("q", messages), everything())
+        link = receiver(scene, "q")
+        await settle_down(scene)
+        link.grant(count)
+        await until(scene, lambda: len(scene.received()) == count)
+        texts = {event.tag.decode("utf-8", "replace") for event in scene.received()}
+        assert len(texts) == count
 
     play(work)
