@@ -44,6 +44,7 @@ EXECUTORS ?= 50
 BROKERS ?= 10
 WORKERS ?= 2
 MINUTES ?= 10
+BEFORE  ?=
 LANES   ?= 2
 ARGS    ?=
 
@@ -114,8 +115,8 @@ test-postgres: $(READY) ## Brokers on one PostgreSQL: every test, then the one t
 bench-postgres: $(READY) ## Messages/s with the log in PostgreSQL, beside the log in files on the same disk
 	$(PY) -m bench.postgres $(ARGS)
 
-bench: $(READY) $(FAST) ## Tandem, as tandembus[fast] on the system's Python, beside its peers under the same durable load: 15 minutes, Debian, root (BENCH_PY=.venv/bin/python: without uvloop, on PYTHON)
-	PYTHON=$(abspath $(BENCH_PY)) bench/run $(ARGS)
+bench: $(READY) $(FAST) ## Tandem, as tandembus[fast] on the system's Python, beside its peers under the same durable load: 15 minutes, Debian, root (BENCH_PY=.venv/bin/python: without uvloop, on PYTHON; BEFORE=COMMIT ARGS="--peers before": beside an earlier commit)
+	BEFORE=$(BEFORE) PYTHON=$(abspath $(BENCH_PY)) bench/run $(ARGS)
 
 bench-core: $(READY) ## What core and engine cost, without a network: CPU, memory, time to recover
 	$(PY) -m bench.core $(ARGS)

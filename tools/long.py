@@ -44,7 +44,7 @@ _FROM_MAKE = re.compile(r"^make(\[\d+\])?: ")
 _ROW = re.compile(r"^\| `(make ([a-z-]+)[^`]*)` \| (\S+) \| ([\d,]+) \| (.*?) \| (.*) \|$", re.M)
 _SKIPPED = re.compile(r"^SKIPPED \[\d+\] (.*)")
 _VARIABLE = re.compile(r"^([A-Z_]+)\s*\?=", re.MULTILINE)
-NO_COUNTS = {"PYTHON", "BENCH_PY", "WORKERS", "MINUTES", "LANES", "ARGS"}
+NO_COUNTS = {"PYTHON", "BENCH_PY", "WORKERS", "MINUTES", "BEFORE", "LANES", "ARGS"}
 """Variables of the Makefile that do not say how much a harness does."""
 
 

@@ -48,9 +48,10 @@ def peak_mib(broker: BrokerProcess) -> int:
 
 def test_fw1_every_way_out(broker: BrokerProcess) -> None:
     """Peeked, abandoned with a property, deferred, received by its number, dead-lettered with a
-    reason, received and deleted: the same body, and the broker never has it in memory."""
+    reason, received and deleted: the same body, and the broker never has it in memory: what it
+    takes (12 MiB) is the same for any size."""
     idle = peak_mib(broker)
-    wanted = body(1)
+    wanted = body(1, 2 * SIZE)
     with (
         ServiceBusClient.from_connection_string(broker.connection_string) as client,
         client.get_queue_sender("q") as sender,
@@ -73,7 +74,7 @@ def test_fw1_every_way_out(broker: BrokerProcess) -> None:
             (message,) = dead.receive_messages(1, max_wait_time=10)
             assert content(message) == wanted
             assert message.dead_letter_reason == "looked at"
-    assert peak_mib(broker) - idle < SIZE // 1024 // 1024, "less than one copy"
+    assert peak_mib(broker) - idle < 2 * SIZE // 1024 // 1024, "less than one copy"
 
 
 def test_fw1_several_at_once_beside_small_ones(broker: BrokerProcess) -> None:
