@@ -66,7 +66,7 @@ test: check $(CHROMIUM) ## All that CI runs: the checks, every test but the long
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -q -m "not long" --hypothesis-seed=0 $(ARGS)
 	$(PY) -m tools.search --minutes $(MINUTES)
 
-search: $(READY) ## MINUTES of slices of nine harnesses, with seeds derived from the commit
+search: $(READY) ## MINUTES of slices of ten harnesses, with seeds derived from the commit
 	$(PY) -m tools.search --minutes $(MINUTES) $(ARGS)
 
 long: $(READY) $(CHROMIUM) ## Every long harness with its full count, LANES side by side, and one table: 3 hours; goes on where it was ended

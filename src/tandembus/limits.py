@@ -216,8 +216,8 @@ MAX_OPEN_TRANSACTIONS: Final = 5_000
 """Undischarged transactions of a namespace: as many as connections."""
 MAX_UNPROVEN_TRANSACTIONS: Final = 500
 """Of these, those of connections that had shown no token when they declared them."""
-MAX_UNPROVEN_PER_LINK: Final = 50
-"""Of these, those of one link, so that one peer cannot take them all."""
+MAX_UNPROVEN_PER_CONNECTION: Final = 50
+"""Of these, those of one connection, so that one peer cannot take them all."""
 MAX_TRANSACTIONS_PER_CONNECTION: Final = 1_000
 """Undischarged transactions of one connection, so that one peer cannot take all of a namespace."""
 
@@ -348,15 +348,20 @@ OPEN_TIMEOUT_MS: Final = 30 * SECOND_MS
 """From the first byte to `open`."""
 WRITE_STALL_MS: Final = 60 * SECOND_MS
 """A peer that takes nothing for this long is gone."""
-IDLE_LINK_MS: Final = 10 * MINUTE_MS
-"""A link without traffic is detached (Service Bus)."""
 WRITE_STALL_BYTES: Final = 64 * KIB
-"""What a peer must take in that time, once it is clogged: one byte a minute is nothing, too."""
+"""What a peer must take within WRITE_STALL_MS, once it is clogged: one byte a minute is nothing,
+too."""
 MAX_OUTPUT_BUFFER: Final = 256 * KIB
 """Bytes waiting for one peer. Above it nothing more is read from that peer, and nothing more is
 handed out to it."""
 MAX_OUTPUT_TOTAL: Final = 256 * MIB
 """Bytes waiting for all peers that are clogged. Above it the one that holds most is hung up on."""
+MAX_WAITING_ANSWERS: Final = 1_000
+"""Answers of `$cbs` and `$management` that wait on one connection, because their link has no credit
+or its session no window. Above it requests are not served: they time out at the peer, which can
+neither see an answer nor a refusal."""
+MAX_WAITING_ANSWERS_BYTES: Final = 4 * MIB
+"""The same in bytes, without those of large messages, which are on disk."""
 MAX_HANDED_OUT: Final = 128
 """Messages that one link is handed out at once, whatever its credit: 5,000 at once are a tenth of a
 second in which nobody else is served."""

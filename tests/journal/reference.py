@@ -33,6 +33,7 @@ from tandembus.changes import (
     Renewed,
     Return,
     Returned,
+    ScheduleHeld,
     SessionLocked,
     SessionStateSet,
     SessionUnlocked,
@@ -73,7 +74,7 @@ class Reference:
             ]
             for at, (change, place) in enumerate(changes):
                 following = changes[at + 1][0] if at + 1 < len(changes) else None
-                if isinstance(change, BodyMoved | PieceStored | PiecesJoined):
+                if isinstance(change, BodyMoved | PieceStored | PiecesJoined | ScheduleHeld):
                     continue
                 found = list(self.events(change, following))
                 rows += [{"place": place, "row": row, **each} for row, each in enumerate(found)]
@@ -81,7 +82,7 @@ class Reference:
         return rows
 
     def events(self, change: Change, following: Change | None) -> Iterator[Row]:
-        assert not isinstance(change, BodyMoved | PieceStored | PiecesJoined)
+        assert not isinstance(change, BodyMoved | PieceStored | PiecesJoined | ScheduleHeld)
         entity = getattr(change, "entity", None)
         time = change.time
         if isinstance(change, Enqueued) and self.kinds[change.entity] is EntityKind.DEAD_LETTER:

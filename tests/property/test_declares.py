@@ -36,7 +36,6 @@ from tandembus.server.broker import Broker
 from tandembus.server.gateway import Gateway
 from tandembus.settings import QueueSettings
 from tandembus.store.memory import MemoryStore
-from tests.repeat import repeat
 
 QUEUES: Final = ("a", "b")
 _ROUNDS: Final = 400
@@ -360,7 +359,9 @@ def main(arguments: list[str] | None = None) -> int:
         answered = played(options.rounds, options.seed, is_told=True)
     except WrongAnswerError as error:
         print(error)
-        return repeat("declares", "--seed", options.seed, ROUNDS=options.rounds)
+        again = f"python -m tests.property.test_declares --rounds {options.rounds}"
+        print(f"repeat: {again} --seed {options.seed}")
+        return 1
     print(f"{options.rounds:,} rounds: {dict(answered)}, each answered as it should be")
     return 0
 

@@ -22,7 +22,7 @@ def test_the_log_is_the_journal(spark: SparkSession, tmp_path: Path) -> None:
     """Every row and every column."""
     names = [column.split()[0] for column in spark_schema().split(", ")]
     folder = tmp_path / "shop"
-    crashed_log(8, folder / "log", steps=150)
+    crashed_log(8, folder / "log", steps=170)
     write_journal(folder, tmp_path / "out", namespace="shop")
     journal = spark.read.schema(spark_schema()).parquet(str(tmp_path / "out"))
     direct = read_log(spark, {"shop": folder})

@@ -260,7 +260,9 @@ class Link:
             or not self.is_sender
             or len(tag) > MAX_TAG
         ):
-            raise ArgumentError("It takes an attached link with credit, and a tag of 32 bytes.")
+            raise ArgumentError(
+                "The link is not attached, has no credit, or the tag is over 32 bytes."
+            )
         self.credit -= count
         self.delivery_count = self.delivery_count + count & MASK
 
@@ -327,18 +329,8 @@ class Link:
                     error = self._why(Discarded.TOO_LARGE, end - at)
                     self._refuse_message(delivery_id, settled, state, error, events)
                     return
-                if not settled:
-                    if delivery_id in session.incoming.entries:
-                        session.twins.add(delivery_id, self)
-                    else:
-                        incoming = session.incoming
-                        incoming.add(delivery_id, self)
-                        if len(incoming.entries) > MAX_UNSETTLED:
-                            session.connection.crowded.add(session)
-                    self.unsettled += 1
-                    if self.unsettled > _HARD_UNSETTLED:
-                        self._too_many(events)
-                        return
+                if not settled and not self._hold(delivery_id, events):
+                    return
                 events.append(
                     new_tuple(
                         MessageReceived,
@@ -412,21 +404,28 @@ class Link:
             return
         delivery_id = self._partial_id
         self.abandon_partial()
-        if not settled:
-            if delivery_id in self.session.incoming.entries:
-                self.session.twins.add(delivery_id, self)
-            else:
-                self.session.incoming.add(delivery_id, self)
-                if self.session.has_too_many_unsettled:
-                    connection.crowded.add(self.session)
-            self.unsettled += 1
-            if self.unsettled > _HARD_UNSETTLED:
-                self._too_many(events)
-                return
+        if not settled and not self._hold(delivery_id, events):
+            return
         events.append(
             MessageReceived(self, delivery_id, tag, bytes(partial), message_format, settled, state)
         )
         connection.is_paused = self.pauses
+
+    def _hold(self, delivery_id: int, events: list[Event]) -> bool:
+        """A message has come, and is unsettled from here on. False: the link has too many."""
+        session = self.session
+        incoming = session.incoming
+        if delivery_id in incoming.entries:
+            session.twins.add(delivery_id, self)
+        else:
+            incoming.add(delivery_id, self)
+            if len(incoming.entries) > MAX_UNSETTLED:
+                session.connection.crowded.add(session)
+        self.unsettled += 1
+        if self.unsettled > _HARD_UNSETTLED:
+            self._too_many(events)
+            return False
+        return True
 
     def on_detach(self, detach: Detach, events: list[Event]) -> None:
         """The peer's detach: answered with the same `closed`, unless it is the answer to ours."""
@@ -478,9 +477,8 @@ class Link:
         assert head is not None
         self.abandon_partial()
         if why is Discarded.TOO_LARGE and self.keeps_head:
-            if not settled:
-                self.session.incoming.add(delivery_id, self)
-                self.unsettled += 1
+            if not settled and not self._hold(delivery_id, events):
+                return
             events.append(MessageCut(self, delivery_id, bytes(head), settled, state))
         else:
             self._refuse_message(delivery_id, settled, state, self._why(why, size), events)

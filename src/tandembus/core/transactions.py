@@ -78,8 +78,8 @@ class Transactions:
         return number
 
     def admit(self, number: int, queue: Queue, part: Part, now: Millis) -> _Transaction:
-        """Raises if this, which is asked of a queue or topic, cannot be part of the transaction. If
-        it can, it must be."""
+        """Check what is asked of a queue or topic, and bind the transaction to its partition there:
+        the caller then has to add it. Raises if it cannot be part of the transaction."""
         transaction, messages = self._get(number, now), _count(part)
         if transaction.messages + messages > limits.MAX_TRANSACTION_MESSAGES:
             raise NotAllowedError(

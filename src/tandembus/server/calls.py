@@ -132,6 +132,11 @@ Operation: TypeAlias = Callable[[Call], Awaitable[bytes | Stream]]
 def page_bytes(queue: Queue) -> int:
     """A page is as large as the largest message, but not beyond a batch; clients ask for the next
     one."""
+    return min(largest_message(queue), limits.MAX_BATCH_BYTES)
+
+
+def largest_message(queue: Queue) -> int:
+    """What came into a subscription or a dead-letter queue fitted the entity that it belongs to."""
     while queue.max_message_bytes == NEVER and queue.owner is not None:
         queue = queue.owner
-    return min(queue.max_message_bytes, limits.MAX_BATCH_BYTES)
+    return queue.max_message_bytes

@@ -229,7 +229,7 @@ class Gateway:
 
     def _resume(self, session: Session) -> None:
         for link in session.links.values():
-            if isinstance(link.context, Outlet):
+            if isinstance(link.context, Outlet | NodeEnd):
                 link.context.resume()
 
     @property
@@ -333,7 +333,9 @@ class Gateway:
                 if handler is not None:
                     handler.on_messages([event])
                 else:  # the link was ended while this was on its way
-                    self.spoil(event.state, NotAllowedError("Its link has ended."))
+                    self.spoil(
+                        event.state, NotAllowedError("A message came on a link that had ended.")
+                    )
             case MessagePart(link):
                 if isinstance(link.context, Inlet):
                     link.context.on_part(event)
@@ -466,7 +468,7 @@ class Gateway:
         if not address:
             raise NotAllowedError("The link names no address.")
         if address.rpartition("/")[2].lower() == CBS:
-            self._attach_node(link, Node(CBS, None))
+            self._nodes.add(link, Node(CBS, None))
             return
         if self._choice is not None:
             if not self._choice.is_known:
@@ -478,19 +480,18 @@ class Gateway:
             if not self.claims.allows_some(f"{where.path}/{MANAGEMENT}", self.now_ms()):
                 raise UnauthorizedError(f"A token is required for '{address}'.")
             self._check_exists(where.path, address)
-            self._attach_node(link, Node(MANAGEMENT, where.path))
+            self._nodes.add(link, Node(MANAGEMENT, where.path))
         elif link.is_sender:
-            if group is not None and where.path in self.broker.namespace:
-                group.admit(where, is_receiver=True)
+            if group is not None:
+                # The right first: whoever has none learns nothing, also not what the root is.
+                require_right(self.claims, where.path, Right.LISTEN, self.now_ms())
+                group.check_receiver(where)
             outlet = link.context = Outlet(self, link, where.path)
             outlet.open()
         else:
             self._attach_inlet(link, where.path)
             if group is not None:
-                group.admit(where, is_receiver=False)
-
-    def _attach_node(self, link: Link, node: Node) -> None:
-        self._nodes.add(link, node)
+                group.take(where)
 
     def _attach_inlet(self, link: Link, path: str) -> None:
         queue, via = self._sendable(path), None

@@ -167,20 +167,16 @@ class Inlet:
         accepted: list[int] = []
         is_gone = False
         for message, delivery_id, answer in zip(row, ids, reply, strict=True):
-            if delivery_id is None:
-                continue
-            if type(answer) is int:
-                accepted.append(delivery_id)
-            else:
-                error = self.gateway.error_of(answer, trace_of(message.properties))
-                self.link.settle([delivery_id], p.Rejected(error))
+            if type(answer) is not int:
                 is_gone = is_gone or isinstance(answer, EntityNotFoundError)
+                if delivery_id is not None:
+                    error = self.gateway.error_of(answer, trace_of(message.properties))
+                    self.link.settle([delivery_id], p.Rejected(error))
+            elif delivery_id is not None:
+                accepted.append(delivery_id)
         if accepted:
             self.link.settle(accepted, p.ACCEPTED)
-        if is_gone:  # after its answer, which is what azure-servicebus shows
-            self.end(EntityNotFoundError(self.path))
-        self.grant()
-        self.gateway.write_soon()
+        self._go_on(is_gone=is_gone)
 
     def _done(
         self, delivery_id: int, is_settled: bool, state: p.DeliveryState | None, reply: Any
@@ -192,6 +188,13 @@ class Inlet:
             elif isinstance(state, p.TransactionalState):
                 outcome = p.TransactionalState(state.txn_id, p.ACCEPTED)
             self.link.settle([delivery_id], outcome)
+        self._go_on(is_gone=isinstance(reply, EntityNotFoundError))
+
+    def _go_on(self, *, is_gone: bool) -> None:
+        """Messages have been answered. If the entity is gone, so is the link: after its answer,
+        which is what azure-servicebus shows."""
+        if is_gone:
+            self.end(EntityNotFoundError(self.via or self.path))
         self.grant()
         self.gateway.write_soon()
 

@@ -74,7 +74,9 @@ async def answer(
     operation = OPERATIONS.get(request.operation)
     status, condition, retry_after_ms = 501, "amqp:not-implemented", None
     text = f"There is no operation '{request.operation:.64}'."
-    if operation is not None:
+    if operation is None:
+        broker.spoil(state, NotAllowedError(text))
+    else:
         try:
             allowed = node_claims(claims, broker.now_ms())
             transaction = broker.transaction_of(state)
@@ -365,4 +367,4 @@ _CHANGES_NOTHING: Final = frozenset(
         "get-message-sessions", "enumerate-rules",
     )
 )  # fmt: skip
-"""If they are refused in a transaction, that can be committed all the same."""
+"""Refusing one of these does not spoil its transaction."""

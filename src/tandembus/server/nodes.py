@@ -17,8 +17,13 @@ from tandembus.amqp.events import Delivery as Unsettled
 from tandembus.amqp.events import LinkFlow, MessageCut, MessageReceived
 from tandembus.amqp.link import Link
 from tandembus.amqp.session import Session
-from tandembus.errors import MessageSizeExceededError, TandemError
-from tandembus.limits import KIB, MAX_MANAGEMENT_REQUEST
+from tandembus.errors import MessageSizeExceededError, ServerBusyError, TandemError
+from tandembus.limits import (
+    KIB,
+    MAX_MANAGEMENT_REQUEST,
+    MAX_WAITING_ANSWERS,
+    MAX_WAITING_ANSWERS_BYTES,
+)
 from tandembus.server import requests
 from tandembus.server.requests import parse_head, token_reply
 from tandembus.server.stored import Stream
@@ -31,8 +36,6 @@ _CREDIT: Final = 100
 _HEAD: Final = 64 * KIB
 """What is kept of a request that is too large: enough for its properties."""
 _AT_ONCE: Final = 8
-_MOST_WAITING: Final = 1_000
-"""Answers for a peer that gives no credit for them; the rest are dropped, and time out there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,7 @@ class Node:
 
 
 class NodePairs:
-    """Those of one connection."""
+    """All links of one connection to $cbs and $management."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -51,6 +54,16 @@ class NodePairs:
         self._named: dict[tuple[Session | None, Node, str], dict[Link, None]] = {}
         """Links for answers by what reply-to can call them, in one session and in any (None); in
         the order in which they came. There can be thousands."""
+        self.waiting = 0
+        """Answers that wait for credit or for a window, and their bytes."""
+        self.waiting_bytes = 0
+
+    def check_room(self) -> None:
+        """Raises if so many answers wait that no further request is served."""
+        if self.waiting >= MAX_WAITING_ANSWERS or self.waiting_bytes >= MAX_WAITING_ANSWERS_BYTES:
+            raise ServerBusyError(
+                f"{self.waiting} answers of {self.waiting_bytes} bytes in all wait to be taken."
+            )
 
     def add(self, link: Link, node: Node) -> None:
         key = link.session, node
@@ -101,7 +114,7 @@ class NodePair:
         self._answers_on: dict[Link, None] = {}
         self._requests_on: dict[Link, None] = {}
         self._waiting: deque[tuple[Link, bytes | Stream]] = deque()
-        self._rows: list[tuple[Link, Stream]] = []
+        self._streams: list[tuple[Link, Stream]] = []
         """Answers with large messages, waiting or on their way."""
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -114,7 +127,7 @@ class NodePair:
         else:
             self._requests_on[link] = None
             link.keeps_head = _HEAD
-            link.pauses = True  # each request begins before what comes behind it
+            link.pauses = True  # each request begins before what comes behind it (up to _AT_ONCE)
             if link.accept(max_message_size=MAX_MANAGEMENT_REQUEST):
                 link.grant(_CREDIT)
 
@@ -144,6 +157,7 @@ class NodePair:
         text = self.gateway.error_of(error).description or ""
         self.gateway.spoil(event.state, error)
         try:
+            self._pairs.check_room()
             request = parse_head(event.head)
         except TandemError as unreadable:  # not even who asks can be read
             self.gateway.error_of(unreadable)
@@ -158,6 +172,12 @@ class NodePair:
         if len(self._tasks) > _AT_ONCE and state is None:
             # Many at once are served in turn: a hundred pages of 250 messages are a second's work.
             await self.gateway.turns.turn()
+        try:
+            self._pairs.check_room()
+        except TandemError as busy:
+            self.gateway.error_of(busy)  # for the log
+            self.gateway.spoil(state, busy)
+            return
         reply, reply_to = await self.gateway.answer(self.node, payload, state)
         if reply is not None:
             self._answer(reply, reply_to)
@@ -177,38 +197,50 @@ class NodePair:
             reply.close()
 
     def send(self, link: Link, reply: bytes | Stream) -> None:
-        """An answer on a link of this pair, as soon as it has credit."""
-        has_room = link.credit > 0 or len(self._waiting) < _MOST_WAITING
+        """An answer on a link of this pair, as soon as the peer takes it."""
         if isinstance(reply, Stream):
-            self._rows = [(on, row) for on, row in self._rows if row.is_open]
-            if not has_room:
-                reply.close()
-            else:
-                self._rows.append((link, reply))
-        if link.credit > 0:
+            self._streams = [(on, stream) for on, stream in self._streams if stream.is_open]
+            self._streams.append((link, reply))
+        if _is_taken(link):
             _deliver(link, reply)
-        elif has_room:
+        else:
             self._waiting.append((link, reply))
+            self._count(reply, 1)
 
-    def flow(self, link: Link, is_drain: bool) -> None:
+    def go_on(self, link: Link) -> None:
+        """Send what waits, as far as the peer takes it."""
+        if not self._waiting:
+            return
         kept: deque[tuple[Link, bytes | Stream]] = deque()
         for waiting, reply in self._waiting:
-            if waiting is link and link.credit > 0:
+            if waiting is link and _is_taken(link):
+                self._count(reply, -1)
                 _deliver(link, reply)
             else:
                 kept.append((waiting, reply))
         self._waiting = kept
+        self.gateway.write_soon()
+
+    def flow(self, link: Link, is_drain: bool) -> None:
+        self.go_on(link)
         if is_drain:
             link.drained()
         self.gateway.write_soon()
 
+    def _count(self, reply: bytes | Stream, more: int) -> None:
+        self._pairs.waiting += more
+        if not isinstance(reply, Stream):
+            self._pairs.waiting_bytes += more * len(reply)
+
     def gone(self, link: Link) -> None:
-        for on, row in self._rows:
+        for on, stream in self._streams:
             if on is link:
-                row.close()
-        self._rows = [(on, row) for on, row in self._rows if on is not link]
-        if self._waiting:
-            self._waiting = deque(it for it in self._waiting if it[0] is not link)
+                stream.close()
+        self._streams = [(on, stream) for on, stream in self._streams if on is not link]
+        for on, reply in self._waiting:
+            if on is link:
+                self._count(reply, -1)
+        self._waiting = deque(it for it in self._waiting if it[0] is not link)
         self._requests_on.pop(link, None)
         if link in self._answers_on:
             del self._answers_on[link]
@@ -217,6 +249,10 @@ class NodePair:
             for task in self._tasks:
                 task.cancel()
             self._pairs.forget(self._session, self.node)
+
+
+def _is_taken(link: Link) -> bool:
+    return link.credit > 0 and not link.session.is_blocked
 
 
 def _deliver(link: Link, reply: bytes | Stream) -> None:
@@ -237,13 +273,14 @@ class NodeEnd:
 
     def on_messages(self, events: list[MessageReceived]) -> None:
         for event in events:
-            self._on_message(event)
-
-    def _on_message(self, event: MessageReceived) -> None:
-        self.pair.request(event)
+            self.pair.request(event)
 
     def on_cut(self, event: MessageCut) -> None:
         self.pair.cut(event)
+
+    def resume(self) -> None:
+        """The session has room again."""
+        self.pair.go_on(self._link)
 
     def on_flow(self, event: LinkFlow) -> None:
         if self._link.is_sender:

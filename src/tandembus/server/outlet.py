@@ -22,20 +22,19 @@ from tandembus.core.lifecycle import is_locked
 from tandembus.core.queue import Queue
 from tandembus.errors import NotAllowedError, TandemError
 from tandembus.limits import (
-    DEFAULT_MESSAGE_KB,
-    KIB,
     LOCK_RECHECK_MS,
     MAX_HANDED_OUT,
     MAX_HANDED_OUT_BYTES,
     MAX_UNSETTLED_OUT,
 )
-from tandembus.model import NEVER, NO_EDITS, Edits, LargePayload, Symbol
+from tandembus.model import NO_EDITS, Edits, LargePayload, Symbol
 from tandembus.names import split
 from tandembus.server.beyond import take_delay
+from tandembus.server.calls import largest_message
 from tandembus.server.outgoing import delivery_tag, render
 from tandembus.server.requests import Arguments
 from tandembus.server.stored import PieceReader, Stream
-from tandembus.server.transactions import Joined
+from tandembus.server.transactions import Joined, group_of
 
 if TYPE_CHECKING:
     from tandembus.server.gateway import Gateway
@@ -75,7 +74,7 @@ class Outlet:
         """How many messages the broker has handed to this link."""
         self._at_once = 1
         self._asked_up_to = 0
-        """Of `_received`: then the next handful is asked for."""
+        """When `_received` reaches this, the next handful is asked for."""
         self._is_held = False
         """Whether the peer wants messages, and first has to take or to settle those it has."""
         self._renewal: asyncio.TimerHandle | None = None
@@ -109,6 +108,15 @@ class Outlet:
     def _accept(self, session_id: str | None, locked_until_ms: int) -> None:
         remote = self.link.remote
         assert remote is not None
+        group = group_of(self.link)
+        if group is not None:
+            address = split(self.path)
+            try:
+                group.check_receiver(address)  # again: another link may have come first
+            except TandemError as error:
+                self._refuse(error)
+                return
+            group.take(address)
         source = remote.source or p.Source()
         properties: dict[object, object] = {}
         self.session_id = session_id
@@ -120,10 +128,7 @@ class Outlet:
             ticks = _UNIX_EPOCH_TICKS + locked_until_ms * 10_000
             properties[LOCKED_UNTIL] = types.Long(ticks)
         assert self._queue is not None
-        size = self._queue.max_message_bytes
-        if size == NEVER:  # a subscription, a dead-letter queue: what came in is in
-            size = DEFAULT_MESSAGE_KB * KIB
-        self._at_once = _at_once(size)
+        self._at_once = _at_once(largest_message(self._queue))
         if self.link.accept(source=source, properties=properties):
             if session_id is not None:
                 self._keep_session(locked_until_ms)
@@ -254,29 +259,19 @@ class Outlet:
         row: list[tuple[bytes, list[bytes]]] = []
         size = 0
         for delivery, body in zip(taken, bodies, strict=True):
-            partition = delivery.sequence_number >> 48 if is_partitioned else None
-            if type(body) is bytes:
-                parts = render(
-                    body,
-                    delivery,
-                    is_settled=is_settled,
-                    entity_ttl_ms=ttl_ms,
-                    partition_id=partition,
-                    reads_all_types=reads_all_types,
-                )
-                row.append((delivery_tag(delivery), parts))
-                continue
-            assert isinstance(body, LargePayload)
-            link.deliver_row(row, settled=is_settled)
-            row = []
             parts = render(
-                body.head,
+                body.head if isinstance(body, LargePayload) else body,
                 delivery,
                 is_settled=is_settled,
                 entity_ttl_ms=ttl_ms,
-                partition_id=partition,
+                partition_id=delivery.sequence_number >> 48 if is_partitioned else None,
                 reads_all_types=reads_all_types,
             )
+            if not isinstance(body, LargePayload):
+                row.append((delivery_tag(delivery), parts))
+                continue
+            link.deliver_row(row, settled=is_settled)
+            row = []
             stream = Stream([*parts, PieceReader(engine, delivery.body, body)])
             self._streams = [it for it in self._streams if it.is_open]
             self._streams.append(stream)

@@ -36,7 +36,7 @@ class Rows:
         self._generation = -1
 
     def take(self, event: Event) -> bool:
-        """Whether it is in a row now; else it is done by itself, after `run`."""
+        """Add it to a row. False: the caller calls `run`, then handles it alone."""
         if type(event) is MessageReceived:
             handler = event.link.context
             if event.state is not None or type(handler) is not Inlet:

@@ -30,7 +30,7 @@ from tandembus.errors import (
 )
 from tandembus.limits import (
     MAX_TRANSACTIONS_PER_CONNECTION,
-    MAX_UNPROVEN_PER_LINK,
+    MAX_UNPROVEN_PER_CONNECTION,
     MAX_UNPROVEN_TRANSACTIONS,
     SECOND_MS,
     TRANSACTION_TIMEOUT_MS,
@@ -64,9 +64,13 @@ class OpenTransactions:
         self._joined: dict[int, list[Joined]] = {}
         self._arrivals: dict[int, list[Arrival]] = {}
         """Large messages that were sent in each."""
+        self.asked = 0
+        """Declares that core has not answered."""
+        self.unproven = 0
+        """Those that were declared, or asked for, before any token was shown."""
 
     def __len__(self) -> int:
-        return len(self._joined)
+        return len(self._joined) + self.asked
 
     def begin(self, number: int) -> None:
         self._joined[number] = []
@@ -114,15 +118,18 @@ class Group:
     def __init__(self) -> None:
         self.root: str | None = None
 
-    def admit(self, address: Address, *, is_receiver: bool) -> None:
-        """A link to or from an entity. Raises if the peer cannot receive from it."""
-        if self.root is None:
-            self.root = address.entity
-        elif is_receiver and address.entity != self.root:
+    def check_receiver(self, address: Address) -> None:
+        """Raises if the peer cannot receive from there. It has been shown to have the right."""
+        if self.root not in (None, address.entity):
             raise NotAllowedError(
                 f"Messages of '{address.path}' cannot be received here: this session is a "
                 f"transaction group, and its root is '{self.root}'. Use another session."
             )
+
+    def take(self, address: Address) -> None:
+        """A link to or from an entity has been accepted."""
+        if self.root is None:
+            self.root = address.entity
 
 
 def group_of(link: Link) -> Group | None:
@@ -171,18 +178,20 @@ class Transactor:
             )
         is_unproven = not gateway.claims.is_anybody(gateway.now_ms())
         if is_unproven and (
-            len(self._unproven) >= MAX_UNPROVEN_PER_LINK
+            gateway.transactions.unproven >= MAX_UNPROVEN_PER_CONNECTION
             or gateway.broker.unproven_transactions >= MAX_UNPROVEN_TRANSACTIONS
         ):
             raise ServerBusyError("Too many transactions were declared without a token.")
-        gateway.broker.unproven_transactions += is_unproven
+        gateway.transactions.asked += 1
+        self._count_unproven(is_unproven)
         claims = everything() if is_unproven else gateway.claims
         done = partial(self._declared, delivery_id, is_unproven)
         gateway.broker.submit(c.Declare(), claims, done)
 
     def _declared(self, delivery_id: int, is_unproven: bool, reply: Any) -> None:
+        self.gateway.transactions.asked -= 1
         if isinstance(reply, TandemError):
-            self.gateway.broker.unproven_transactions -= is_unproven
+            self._count_unproven(-is_unproven)
             self._answer(delivery_id, p.Rejected(self.gateway.error_of(reply)))
             return
         self._open[reply] = self.gateway.now_ms()
@@ -228,8 +237,9 @@ class Transactor:
     def _discharged(self, number: int, delivery_id: int, joined: list[Joined], reply: Any) -> None:
         self.gateway.transactions.is_over(number)
         if isinstance(reply, TandemError):
-            description = self.gateway.error_of(reply).description
-            error = p.Error("amqp:transaction:rollback", description)
+            error = self.gateway.error_of(reply)
+            if not isinstance(reply, TransactionUnknownError):
+                error = p.Error("amqp:transaction:rollback", error.description)
             self._answer(delivery_id, p.Rejected(error))
             return
         for each in joined:
@@ -240,7 +250,11 @@ class Transactor:
         self._open.pop(number, None)
         if number in self._unproven:
             self._unproven.discard(number)
-            self.gateway.broker.unproven_transactions -= 1
+            self._count_unproven(-1)
+
+    def _count_unproven(self, more: int) -> None:
+        self.gateway.transactions.unproven += more
+        self.gateway.broker.unproven_transactions += more
 
     def _answer(self, delivery_id: int, outcome: p.Outcome) -> None:
         self.link.settle([delivery_id], outcome)

@@ -279,7 +279,8 @@ def climb(
                     report.wrong.append(f"{ladder.broker_end}: nothing more was tried")
                     break
         if has_memory:
-            report.lines, report.wrong = memory.measure(body, largest_mb, SENDERS)
+            report.lines, wrong = memory.measure(body, largest_mb, SENDERS)
+            report.wrong += wrong
     return report
 
 

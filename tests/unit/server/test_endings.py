@@ -10,15 +10,20 @@ from typing import Any
 import pytest
 
 from tandembus.amqp import performatives as p
-from tandembus.amqp.events import Dispositions
+from tandembus.amqp.events import Dispositions, LinkDetached
 from tandembus.amqp.fast import disposition_frame, encode_state
 from tandembus.amqp.message import encode_message
 from tandembus.core import commands as c
 from tandembus.core.access import everything
-from tandembus.errors import MessageSizeExceededError, ServerBusyError, TandemError
+from tandembus.errors import (
+    EntityNotFoundError,
+    MessageSizeExceededError,
+    ServerBusyError,
+    TandemError,
+)
 from tandembus.limits import (
     MAX_PIECES,
-    MAX_UNPROVEN_PER_LINK,
+    MAX_UNPROVEN_PER_CONNECTION,
     MIB,
     MIN_PIECE_COST,
     PIECE_BYTES,
@@ -27,6 +32,7 @@ from tandembus.limits import (
 )
 from tandembus.model import Millis
 from tandembus.server.arrival import Arrival, Unfinished
+from tandembus.server.links import Inlet
 from tandembus.server.management import _check_size
 from tandembus.server.outlet import SESSION_FILTER
 from tandembus.server.stored import PieceReader
@@ -221,7 +227,7 @@ def test_a_peer_that_cannot_be_told_harms_nobody(caplog: pytest.LogCaptureFixtur
 
 @pytest.mark.req("T19")
 def test_small_pieces_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A piece counts 16 KiB at least, a message has so many at most, and all connections together
+    """A piece counts more than it has, a message has so many at most, and all connections together
     have a bound; what was counted is given back."""
 
     async def work(scene: Scene) -> None:
@@ -287,22 +293,28 @@ DECLARE = b"\x00\x53\x77\x00\x53\x31\x45"
 
 @pytest.mark.req("T23")
 def test_fx6_one_peer_does_not_take_the_place_of_all() -> None:
-    """Of transactions before any token a link has some, and the others can be declared by others;
-    those whose time is over do not count."""
+    """Of transactions before any token a connection has some, on however many links it declares
+    them and however many at once, and the others can be declared by others; those whose time is
+    over do not count."""
 
     async def work(scene: Scene) -> None:
         scene.gateway.claims = scene.broker.new_claims()
         session = scene.client.begin()
-        link = session.attach("c", is_sender=True, source=p.Source("me"), target=p.Coordinator())
+        links = [
+            session.attach(name, is_sender=True, source=p.Source("me"), target=p.Coordinator())
+            for name in "cde"
+        ]
         await settle_down(scene)
-        for _ in range(MAX_UNPROVEN_PER_LINK + 5):
-            link.deliver(b"d", [DECLARE])
-            await settle_down(scene)
-        assert scene.broker.unproven_transactions == MAX_UNPROVEN_PER_LINK
+        for number in range(MAX_UNPROVEN_PER_CONNECTION + 5):
+            links[number % 3].deliver(b"d", [DECLARE])
+        await settle_down(scene)
+        assert scene.broker.unproven_transactions == MAX_UNPROVEN_PER_CONNECTION
+        assert scene.gateway.transactions.unproven == MAX_UNPROVEN_PER_CONNECTION
         scene.clock.advance(TRANSACTION_TIMEOUT_MS + 1)
         scene.broker.engine.engine.tick()
-        scene.gateway.connection.sessions[0].links[0].context._end_overdue()
-        assert scene.broker.unproven_transactions == 0
+        for link in scene.gateway.connection.sessions[0].links.values():
+            link.context._end_overdue()
+        assert scene.broker.unproven_transactions == 0 == scene.gateway.transactions.unproven
 
     play(work, policies=POLICIES)
 
@@ -323,7 +335,7 @@ async def declared(scene: Scene) -> tuple[Any, bytes]:
     return link, state.txn_id
 
 
-IN_A_TURN_OF_ITS_OWN = ("cancel", "bad argument", "batch-delete", "too large a request")
+IN_A_TURN_OF_ITS_OWN = ("cancel", "unknown", "bad argument", "batch-delete", "too large a request")
 """Requests."""
 
 
@@ -332,7 +344,8 @@ IN_A_TURN_OF_ITS_OWN = ("cancel", "bad argument", "batch-delete", "too large a r
     "what",
     [
         "no session", "too large", "too large and settled", "not a message", "lock lost",
-        "settled twice", "cancel", "bad argument", "batch-delete", "too large a request",
+        "settled twice", "cancel", "unknown", "bad argument", "batch-delete",
+        "too large a request",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("is_together", [False, True])
@@ -367,8 +380,9 @@ def test_a_transaction_with_a_refused_operation_is_not_committed(
                 other = sender(scene, "q")
                 await settle_down(scene)
                 other.deliver(b"b", [large], state=state, settled=True)
-            case "bad argument" | "batch-delete" | "too large a request":
+            case "unknown" | "bad argument" | "batch-delete" | "too large a request":
                 operation, body = {
+                    "unknown": ("cancel-everything", {}),
                     "bad argument": ("cancel-scheduled-message", {"sequence-numbers": "x"}),
                     "batch-delete": ("batch-delete-messages", {"message-count": 1}),
                     "too large a request": ("schedule-message", {"x": bytes(5_000_000)}),
@@ -530,5 +544,105 @@ def test_tags_of_the_old_sdk_for_java_are_different_texts() -> None:
         await until(scene, lambda: len(scene.received()) == count)
         texts = {event.tag.decode("utf-8", "replace") for event in scene.received()}
         assert len(texts) == count
+
+    play(work)
+
+
+@pytest.mark.req("T23", "C3")
+def test_a_group_tells_nothing_to_whoever_has_no_right() -> None:
+    """Neither which entities there are, nor which is the root; and what was refused is no root."""
+
+    async def work(scene: Scene) -> None:
+        await scene.broker.execute(c.CreateQueue("secret", QueueSettings()), everything())
+        scene.gateway.claims = scene.broker.new_claims()
+        session = scene.client.begin()
+        session.attach("c", is_sender=True, source=p.Source("me"), target=p.Coordinator())
+        await settle_down(scene)
+        for path in ("q", "secret", "nothere"):
+            scene.events.clear()
+            session.attach(f"r-{path}", is_sender=False, source=p.Source(path), target=p.Target())
+            await settle_down(scene)
+            (ended,) = [it.error for it in scene.events if isinstance(it, LinkDetached)]
+            assert ended is not None
+            assert ended.condition == "amqp:unauthorized-access"
+            assert "root" not in str(ended.description)
+        scene.gateway.claims = everything()
+        scene.events.clear()
+        session.attach("mine", is_sender=False, source=p.Source("secret"), target=p.Target())
+        await settle_down(scene)
+        assert not [it for it in scene.events if isinstance(it, LinkDetached)]
+
+    play(work, policies=POLICIES)
+
+
+@pytest.mark.req("T23")
+def test_a_discharge_after_its_time_is_told_so_on_the_link_that_declared() -> None:
+    """The transaction is unknown, not rolled back by something that was refused."""
+
+    async def work(scene: Scene) -> None:
+        coordinator, txn_id = await declared(scene)
+        scene.clock.advance(TRANSACTION_TIMEOUT_MS + 1)
+        scene.broker.engine.engine.tick()
+        scene.events.clear()
+        coordinator.deliver(b"e", [discharge(txn_id, fail=False)])
+        await settle_down(scene)
+        (told,) = [it.state for it in scene.events if isinstance(it, Dispositions)]
+        assert isinstance(told, p.Rejected)
+        assert told.error is not None
+        assert told.error.condition == "amqp:transaction:unknown-id"
+
+    play(work)
+
+
+@pytest.mark.parametrize("how", ["single", "settled", "batch", "transaction"])
+def test_fx23_a_sender_to_a_deleted_entity_is_detached(how: str) -> None:
+    """However it sends: its answer first, where it has one, then the end of its link."""
+
+    async def work(scene: Scene) -> None:
+        _, txn_id = await declared(scene)
+        sender(scene, "q")
+        await settle_down(scene)
+        inlet = next(it for it in scene.broker._owners.values() if isinstance(it, Inlet))
+        await scene.broker.execute(c.DeleteEntity("q"), everything())
+        scene.broker._owners[inlet.number] = inlet  # it sends before it hears of the deletion
+        scene.events.clear()
+        refused = EntityNotFoundError("q")
+        match how:
+            case "single" | "settled":
+                ids = [None if how == "settled" else 1]
+                inlet._row_done([message("x")], ids, refused)
+            case "batch":
+                inlet._done(1, False, None, refused)
+            case "transaction":
+                inlet._done(1, False, p.TransactionalState(txn_id), refused)
+        await settle_down(scene)
+        assert [it for it in scene.events if isinstance(it, LinkDetached)]
+
+    play(work)
+
+
+def test_an_oversized_request_does_not_answer_for_another_message_of_its_id() -> None:
+    """Threads of azure-servicebus that share a session can give one delivery id twice."""
+
+    async def work(scene: Scene) -> None:
+        session = scene.client.begin()
+        sends = session.attach("s", is_sender=True, source=p.Source("me"), target=p.Target("q"))
+        asks = session.attach(
+            "m", is_sender=True, source=p.Source("me"), target=p.Target("q/$management")
+        )
+        await settle_down(scene)
+        its_session = scene.gateway.connection.sessions[-1]
+        sends.deliver(b"a", [encode_message(body=b"x", message_id="x")])
+        session.next_delivery_id -= 1
+        request = encode_request("com.microsoft:schedule-message", {"x": bytes(5_000_000)})
+        asks.deliver(b"b", [request])
+        together = b"".join(map(bytes, scene.client.data_to_send()))
+        while scene.gateway.receive(together):
+            together = b""
+        await settle_down(scene)
+        (told,) = [it for it in scene.events if isinstance(it, Dispositions)]
+        assert told.state == p.ACCEPTED
+        assert [link.unsettled for link in its_session.links.values()] == [0, 0]
+        assert scene.broker.namespace.find("q").active_count == 1
 
     play(work)

@@ -18,6 +18,7 @@ from tandembus.amqp.session import Session
 from tandembus.amqp.types import Int, Long
 from tandembus.core import commands as c
 from tandembus.core.access import everything
+from tandembus.limits import MAX_WAITING_ANSWERS_BYTES
 from tandembus.server.gateway import Gateway
 from tandembus.server.nodes import Node, NodeEnd, NodePairs
 from tandembus.server.stored import Stream
@@ -173,7 +174,6 @@ class Row:
 
 def test_answers_for_a_link_that_has_gone_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """They took the room of those that wait for a link that is there."""
-    monkeypatch.setattr("tandembus.server.nodes._MOST_WAITING", 3)
     monkeypatch.setattr("tandembus.server.nodes.Stream", Row)
 
     async def work() -> None:
@@ -185,18 +185,71 @@ def test_answers_for_a_link_that_has_gone_do_not_count(monkeypatch: pytest.Monke
         rows = [Row() for _ in range(5)]
         for row in rows:
             pair.send(gone, cast(Stream, row))
-        assert [row.is_open for row in rows] == [True] * 3 + [False] * 2
+        pair.send(gone, b"small")
+        assert (room.pairs.waiting, room.pairs.waiting_bytes) == (6, 5)
         gone.context.on_gone()
         assert not any(row.is_open for row in rows)
-        assert not pair._rows
+        assert not pair._streams
+        assert (room.pairs.waiting, room.pairs.waiting_bytes) == (0, 0)
         for number in range(5):
             pair.send(stays, b"%d" % number)
-        room.peer.flow(0, 99, 0, 99, 4, 0, 9)
+        room.peer.flow(0, 99, 0, 99, 4, 0, 3)
         pair.flow(stays, False)
         given = [it.payload for it in room.peer.answers() if isinstance(it, Transfer)]
         assert given == [b"0", b"1", b"2"]
+        assert (room.pairs.waiting, room.pairs.waiting_bytes) == (2, 2)
 
     asyncio.run(work())
+
+
+@pytest.mark.req("P11")
+@pytest.mark.parametrize("what", ["no credit", "no window"])
+def test_a_peer_that_takes_no_answers_is_not_served(what: str) -> None:
+    """Answers for it are bounded in bytes, whether its links give no credit or its session no
+    window. Then requests have no effect; they are served again once it has taken what waits."""
+
+    async def work(scene: Scene) -> None:
+        for number in range(20):
+            large = AmqpMessage(encode_message(body=bytes(200_000), message_id=str(number)))
+            await scene.broker.execute(c.Send("q", [large]), everything())
+        session = scene.client.begin()
+        asks = _attach(session, "q/$management", is_sender=True)
+        hears = _attach(session, "q/$management", is_sender=False, target="me")
+        await scene.talk()
+        its_session = scene.gateway.connection.sessions[-1]
+        if what == "no window":
+            hears.grant(1_000)
+            await scene.talk()
+            its_session.window = 0
+        asked = {"from-sequence-number": Long(1), "message-count": Int(1)}
+        request = encode_request("com.microsoft:peek-message", asked, reply_to="me")
+        cancel = encode_request(
+            "com.microsoft:cancel-scheduled-message", {"sequence-numbers": [99]}, reply_to="me"
+        )
+        pairs = scene.gateway._nodes
+        for number in range(60):
+            asks.credit = 9
+            asks.deliver(b"a%d" % number, [request], settled=True)
+            await scene.talk()
+        full = MAX_WAITING_ANSWERS_BYTES
+        assert full <= pairs.waiting_bytes < full + 300_000
+        waiting = pairs.waiting
+        asks.deliver(b"b", [cancel], settled=True)
+        await scene.talk()
+        assert pairs.waiting == waiting
+        assert "com.microsoft:server-busy" in scene.broker.refusals
+        if what == "no window":
+            session.write_flow()
+        else:
+            hears.grant(1_000)
+        await scene.talk()
+        assert (pairs.waiting, pairs.waiting_bytes) == (0, 0)
+        assert len(scene.received()) == waiting
+        asks.deliver(b"c", [cancel], settled=True)
+        await scene.talk()
+        assert len(scene.received()) == waiting + 1
+
+    play(work)
 
 
 def _attach(session: Session, node: str, **ends: Any) -> Link:
