@@ -218,6 +218,12 @@ MAX_UNPROVEN_TRANSACTIONS: Final = 500
 """Of these, those of connections that had shown no token when they declared them."""
 MAX_UNPROVEN_PER_CONNECTION: Final = 50
 """Of these, those of one connection, so that one peer cannot take them all."""
+MAX_TRANSACTION_BYTES: Final = 64 * MIB
+"""What the undischarged transactions of one connection hold in memory. One of a hundred messages of
+512 KiB fits; larger ones are on disk in pieces."""
+MAX_ALL_TRANSACTION_BYTES: Final = 128 * MIB
+"""The same of a namespace. A commit is not asked whether the disk has room for it, so this is less
+than what a disk that is nearly full keeps free."""
 MAX_TRANSACTIONS_PER_CONNECTION: Final = 1_000
 """Undischarged transactions of one connection, so that one peer cannot take all of a namespace."""
 

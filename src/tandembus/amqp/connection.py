@@ -50,6 +50,7 @@ from tandembus.amqp.performatives import (
     TRANSFER,
     Begin,
     Close,
+    DeliveryState,
     Error,
     Open,
     Properties,
@@ -106,10 +107,10 @@ class Connection:
         "_buffer", "_deadlines", "_hostname", "_is_header_sent", "_is_open_sent",
         "_is_sasl_required", "_properties", "_sasl", "_sasl_out", "_sessions", "channel_max",
         "container_id", "context", "crowded", "handle_max", "has_large", "idle_timeout_ms",
-        "incoming", "is_paused", "link_count", "max_frame_size", "max_links", "max_message_size",
-        "max_partial_bytes", "out", "partial_bytes", "pending", "remote_channel_max",
-        "remote_idle_ms", "remote_max_frame", "role", "state", "streaming", "tracked",
-        "unsettled_out",
+        "incoming", "is_paused", "link_count", "lost", "max_frame_size", "max_links",
+        "max_message_size", "max_partial_bytes", "out", "partial_bytes", "pending",
+        "remote_channel_max", "remote_idle_ms", "remote_max_frame", "role", "state", "streaming",
+        "tracked", "unsettled_out",
     )  # fmt: skip
 
     def __init__(
@@ -143,6 +144,8 @@ class Connection:
         self.max_partial_bytes = max(4 * max_message_size, MAX_PARTIAL_BYTES)
         """Unfinished messages of all links together: each of thousands could hold one back."""
         self.idle_timeout_ms = idle_timeout_ms
+        self.lost: Callable[[DeliveryState], None] = lambda state: None
+        """Of a transfer that has no effect: its link ended, or broke a rule."""
         self.tracked: Callable[[Error], Error] = lambda error: error
         """What is told a peer that broke a rule passes through here: the owner can log it, and add
         to it what leads to the log."""
@@ -154,8 +157,7 @@ class Connection:
         self.remote_idle_ms: Millis | None = None
         self.incoming: dict[int, Session] = {}
         """Sessions by the peer's channel."""
-        self.link_count = self.partial_bytes = 0
-        self.unsettled_out = 0  # by the peer, over all links
+        self.link_count = self.partial_bytes = self.unsettled_out = 0  # over all sessions
         self.is_paused = False  # by a message on a link that `pauses`
         self.crowded: set[Session] = set()  # with too many unsettled when a message came
         self.out: list[Buffer] = []
@@ -164,8 +166,7 @@ class Connection:
         self.pending: list[Session] = []
         """Sessions with a disposition that waits for its neighbours."""
         self._sessions: dict[int, Session] = {}
-        self._hostname, self._properties = hostname, properties
-        self._is_sasl_required = use_sasl
+        self._hostname, self._properties, self._is_sasl_required = hostname, properties, use_sasl
         self._sasl: SaslServer | SaslClient | None = None
         self._sasl_out: list[bytes] = []
         self._is_header_sent = self._is_open_sent = False

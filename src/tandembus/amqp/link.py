@@ -81,10 +81,11 @@ class Link:
     """One end of a link. `is_sender` says which one is ours."""
 
     __slots__ = (
-        "_discarded", "_granted", "_is_reported", "_partial", "_partial_id", "_partial_of",
-        "_partial_size", "_passed_on", "_refused", "context", "credit", "delivery_count", "handle",
-        "is_draining", "is_sender", "keeps_head", "local", "max_message_size", "name",
-        "part_bytes", "pauses", "remote", "remote_handle", "session", "state", "unsettled",
+        "_discarded", "_granted", "_is_closed", "_is_reported", "_partial", "_partial_id",
+        "_partial_of", "_partial_size", "_passed_on", "_refused", "context", "credit",
+        "delivery_count", "ends_later", "handle", "is_draining", "is_sender", "keeps_head", "local",
+        "max_message_size", "name", "part_bytes", "pauses", "remote", "remote_handle", "session",
+        "state", "unsettled",
     )  # fmt: skip
 
     def __init__(self, session: Session, name: str, handle: int, *, is_sender: bool) -> None:
@@ -110,6 +111,9 @@ class Link:
         0: never. Where much is unfinished on the connection, the parts are smaller."""
         self.pauses = False
         """Whether what comes behind a message on this link waits for another `receive_data`."""
+        self.ends_later = False
+        """Whether the peer's detach is answered by the owner (`is_ending`, `end`) if something is
+        unsettled; else it is answered at once."""
         self.context: Any = None
         """For the owner of the connection; not looked at here."""
         self._passed_on = 0
@@ -125,7 +129,7 @@ class Link:
         self._partial_id = 0
         self._partial_of: tuple[bytes, int, bool, DeliveryState | None] = (b"", 0, False, None)
         self._discarded: Discarded | None = None
-        self._is_reported = False
+        self._is_reported = self._is_closed = False
 
     def __repr__(self) -> str:
         kind = "sender" if self.is_sender else "receiver"
@@ -213,6 +217,20 @@ class Link:
             self._drop()
             self.session.write(Detach(self.handle, closed, error))
             self.state = LinkState.DETACH_SENT
+
+    def end(self) -> None:
+        """Answer the peer's detach: what came before it has been answered. Nothing if there is no
+        detach to be answered."""
+        if self.state is LinkState.DETACH_RECEIVED:
+            self._drop()
+            self.session.write(Detach(self.handle, self._is_closed))
+            self.state = LinkState.DETACHED
+            self.session.release(self)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the peer has detached it, and waits for `end`."""
+        return self.state is LinkState.DETACH_RECEIVED
 
     def grant(self, credit: int, *, drain: bool = False, echo: bool = False) -> None:
         """Take `credit` messages from now on, in all. On a link on which we receive."""
@@ -433,10 +451,19 @@ class Link:
             # It gave up waiting. Our end has to exist before it can be detached.
             self.refuse(None)
             self._is_reported = False
+            self.state = LinkState.DETACHED
         elif self.state is LinkState.ATTACHED:
-            self._drop()
-            self.session.write(Detach(self.handle, detach.closed))
-        self.state = LinkState.DETACHED
+            self.state = LinkState.DETACH_RECEIVED
+            self._is_closed = detach.closed
+            self.credit = 0
+            self.lose_partial()
+            self.session.forget_waiting(self)
+            if self.ends_later and self.unsettled:
+                self.session.connection.is_paused = True
+            else:
+                self.end()
+        else:
+            self.state = LinkState.DETACHED
         if not self._is_reported:
             self._is_reported = True
             events.append(LinkDetached(self, detach.error, detach.closed, True))
@@ -530,9 +557,16 @@ class Link:
             self._partial_size = self._passed_on = 0
             self._discarded = None
 
+    def lose_partial(self) -> None:
+        """The unfinished message will not become whole, and not because its sender aborted it."""
+        state = self._partial_of[3]
+        if self._partial is not None and state is not None:
+            self.session.connection.lost(state)
+        self.abandon_partial()
+
     def _drop(self) -> None:
         """Forget what is under way on this link."""
-        self.abandon_partial()
+        self.lose_partial()
         self.session.forget(self)
         self.unsettled = 0
         self.credit = 0

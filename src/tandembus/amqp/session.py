@@ -20,7 +20,6 @@ from tandembus.amqp.events import (
     Dispositions,
     Event,
     LinkAttached,
-    MessageRefused,
     SessionEnded,
     WindowOpened,
 )
@@ -76,7 +75,7 @@ class Session:
 
     __slots__ = (
         "_handles", "_is_reported", "_pending", "_used", "_waiting", "answering", "attaching",
-        "channel", "connection", "context", "incoming", "initial_id", "links",
+        "channel", "connection", "context", "ending", "incoming", "initial_id", "links",
         "next_delivery_id", "next_incoming_id", "next_outgoing_id", "outgoing", "remote_channel",
         "remote_handle_max", "state", "twins", "window",
     )  # fmt: skip
@@ -99,6 +98,8 @@ class Session:
         """By the peer's handle."""
         self.attaching: dict[tuple[str, bool], Link] = {}
         """Ours that wait for the peer's attach, by name and whether we send."""
+        self.ending: set[Link] = set()
+        """Detached by the peer; their owner has not answered yet."""
         self.outgoing: Unsettled[Delivery] = Unsettled()
         self.incoming: Unsettled[Link] = Unsettled()
         self.twins: Twins[Link, DeliveryState] = Twins(rank)
@@ -374,8 +375,19 @@ class Session:
                 del self.incoming.entries[it]
             if self.twins.others:
                 self.twins.forget(link, self.incoming)
+        self.forget_waiting(link)
+
+    def forget_waiting(self, link: Link) -> None:
+        """What has not been sent on a link that ends."""
         if any(waiting.link is link for waiting in self._waiting):
             self._waiting = deque(it for it in self._waiting if it.link is not link)
+
+    def release(self, link: Link) -> None:
+        """It is detached on both sides: our handle can be used again."""
+        if link in self.ending:
+            self.ending.remove(link)
+            self._handles.discard(link.handle)
+            self.connection.link_count -= 1
 
     def _leave(self, link: Link) -> None:
         """A delivery of a link on which we send is not unsettled any more."""
@@ -441,16 +453,20 @@ class Session:
         self.next_incoming_id = (self.next_incoming_id or 0) + 1 & MASK
         link = self.links.get(transfer[0])
         if link is None:
-            if transfer[0] not in self._used:
+            if transfer[0] in self._used:
+                if transfer[6] is not None:
+                    self.connection.lost(transfer[6])
+            else:
                 text = f"Handle {transfer[0]}."
                 self.fail(Error("amqp:session:unattached-handle", text), events)
         elif link.state is ATTACHED:
             link.on_transfer(buffer, transfer, end, events)
+            if transfer[6] is not None and LINK[link.state][TRANSFER] is not Action.TAKE:
+                self.connection.lost(transfer[6])
         elif LINK[link.state][TRANSFER] is Action.REFUSE:
             link.fail(Error("amqp:illegal-state", "A transfer before the attach's answer."), events)
-        elif (state := transfer[6]) is not None:
-            error = Error("amqp:link:detach-forced", "The link has ended.")
-            events.append(MessageRefused(link, state, error))
+        elif transfer[6] is not None:
+            self.connection.lost(transfer[6])
 
     def on_disposition(self, disposition: Disposition, events: list[Event]) -> None:
         role, first, last, settled, state = disposition
@@ -548,9 +564,10 @@ class Session:
         link = self.links.pop(detach.handle, None)
         if link is None:  # detached already, or never there: the same to everybody
             return
+        self.ending.add(link)
         link.on_detach(detach, events)
-        self._handles.discard(link.handle)
-        self.connection.link_count -= 1
+        if not link.is_ending:
+            self.release(link)
 
     def on_end(self, end: End, events: list[Event]) -> None:
         was_ours = self.state is SessionState.END_SENT
@@ -575,16 +592,17 @@ class Session:
 
     def _forget_all(self) -> None:
         connection = self.connection
-        connection.link_count -= len(self.links) + len(self.attaching)
-        for link in (*self.links.values(), *self.attaching.values()):
+        connection.link_count -= len(self.links) + len(self.attaching) + len(self.ending)
+        for link in (*self.links.values(), *self.attaching.values(), *self.ending):
             link.state = LinkState.DETACHED
             link.credit = 0
-            link.abandon_partial()
+            link.lose_partial()
             if link.is_sender:
                 connection.unsettled_out -= link.unsettled
             link.unsettled = 0
         # `links` stays until the peer's end, or the loss of the connection, has told their owners.
         self.attaching = {}
+        self.ending = set()
         self.outgoing = Unsettled()
         self.incoming = Unsettled()
         self.twins = Twins(rank)

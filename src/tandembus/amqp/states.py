@@ -63,6 +63,7 @@ class LinkState(Enum):
     ATTACH_RECEIVED = "attach received"
     ATTACHED = "attached"
     DETACH_SENT = "detach sent"
+    DETACH_RECEIVED = "detach received"
     DETACHED = "detached"
 
 
@@ -104,7 +105,8 @@ SESSION: Final[dict[SessionState, dict[int, Action]]] = {
 
 # §2.6.3-6. Where a link waits for an attach it has no incoming handle yet. Flow may come before we
 # have answered an attach (Proton sends both at once), a transfer may not: nobody has allowed it.
-# Between our detach and the peer's, all that was under way is ignored. A second attach on a handle
+# Between our detach and the peer's, all that was under way is ignored; between the peer's and ours,
+# what came before is answered. A second attach on a handle
 # is an error of the session.
 LINK: Final[dict[LinkState, dict[int, Action]]] = {
     LinkState.ATTACH_SENT: _row(_LINK_FRAMES, Action.REFUSE, attach=Action.TAKE),
@@ -115,5 +117,6 @@ LINK: Final[dict[LinkState, dict[int, Action]]] = {
     LinkState.DETACH_SENT: _row(
         _LINK_FRAMES, Action.IGNORE, attach=Action.REFUSE, detach=Action.TAKE
     ),
+    LinkState.DETACH_RECEIVED: _row(_LINK_FRAMES, Action.IGNORE, attach=Action.REFUSE),
     LinkState.DETACHED: _row(_LINK_FRAMES, Action.IGNORE, attach=Action.TAKE),
 }

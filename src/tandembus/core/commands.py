@@ -395,6 +395,9 @@ class DeadLetterSession:
 class Declare:
     """Reply: the number of the new transaction."""
 
+    owner: int = 0
+    """Whose it is: what all transactions of one owner hold in memory has a bound."""
+
 
 @dataclass(frozen=True, slots=True)
 class Discharge:

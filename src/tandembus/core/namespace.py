@@ -451,7 +451,7 @@ class Namespace:
     # --- transactions -----------------------------------------------------------------------------
 
     def _declare(self, command: Declare, now: Millis) -> int:
-        return self._transactions.declare(now)
+        return self._transactions.declare(now, command.owner)
 
     def _discharge(self, command: Discharge, now: Millis) -> None:
         """All of it is checked again, as a whole; then none of it can fail. What cannot be

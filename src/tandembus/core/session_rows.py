@@ -51,8 +51,16 @@ def kept_bytes(levels: int) -> int:
 
 def key_of(session_id: str) -> str:
     """What is the same for ids that differ in case only: they are one session, as in Azure."""
-    key = session_id.lower()
+    key = session_id.lower() if session_id.isascii() else "".join(map(_folded, session_id))
     return session_id if key == session_id else key
+
+
+def _folded(letter: str) -> str:
+    """Letter by letter, as .NET compares: "İ" is one letter, and no "i" with a dot behind it. A
+    letter beyond ASCII is never one of ASCII."""
+    upper = letter.upper()
+    small = upper.lower() if len(upper) == 1 else letter.lower()
+    return small if len(small) == 1 and small.isascii() == letter.isascii() else letter
 
 
 def name_bytes(session_id: str) -> int:

@@ -13,24 +13,26 @@ key can be sent, too: which partition it comes into is chosen when the transacti
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from tandembus import limits
+from tandembus.changes import encode_edits
 from tandembus.core import admission, lifecycle
 from tandembus.core.commands import CancelScheduled, Send, SetSessionState, Settle
 from tandembus.core.queue import Queue
 from tandembus.core.registry import Registry
 from tandembus.core.tokens import PARTITION_SHIFT, TOKEN
 from tandembus.errors import (
-    EntityNotFoundError,
     NotAllowedError,
     QuotaExceededError,
+    ServerBusyError,
     TandemError,
     TransactionUnknownError,
 )
-from tandembus.model import NEVER, Millis
+from tandembus.model import NEVER, LargePayload, Millis
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +49,11 @@ Part: TypeAlias = Send | Settle | CancelScheduled | SetSessionState | Held
 @dataclass(slots=True)
 class _Transaction:
     declared_ms: Millis
+    owner: int = 0
     parts: list[Part] = field(default_factory=list)
     messages: int = 0
+    bytes: int = 0
+    """In memory until the discharge."""
     partitions: dict[int, int] = field(default_factory=dict)
     """The one partition that is used, of each partitioned entity."""
     keys: dict[int, str] = field(default_factory=dict)
@@ -58,23 +63,25 @@ class _Transaction:
 
 
 class Transactions:
-    __slots__ = ("_next", "_open", "left")
+    __slots__ = ("_bytes", "_next", "_open", "left")
 
     def __init__(self) -> None:
         self._open: dict[int, _Transaction] = {}
         """Oldest first, so the first is overdue first."""
         self._next = 1
+        self._bytes: Counter[int] = Counter()
+        """What the open ones of each owner hold."""
         self.left: list[Held] = []
         """What those that could not be committed have left."""
 
-    def declare(self, now: Millis) -> int:
+    def declare(self, now: Millis, owner: int = 0) -> int:
         if len(self._open) >= limits.MAX_OPEN_TRANSACTIONS:
             raise QuotaExceededError(
                 f"{len(self._open)} transactions are open, the most there can be."
             )
         number = self._next
         self._next += 1
-        self._open[number] = _Transaction(now)
+        self._open[number] = _Transaction(now, owner)
         return number
 
     def admit(self, number: int, queue: Queue, part: Part, now: Millis) -> _Transaction:
@@ -86,6 +93,12 @@ class Transactions:
                 f"Can't send more than {limits.MAX_TRANSACTION_MESSAGES} messages in a single "
                 "transaction."
             )
+        size = _size(part)
+        if (
+            self._bytes[transaction.owner] + size > limits.MAX_TRANSACTION_BYTES
+            or self._bytes.total() + size > limits.MAX_ALL_TRANSACTION_BYTES
+        ):
+            raise ServerBusyError("The open transactions hold too much. Commit them first.")
         if len(queue.parts) > 1:
             _bind(transaction, queue, part)
         return transaction
@@ -93,7 +106,10 @@ class Transactions:
     def add(self, number: int, queue: Queue, part: Part, now: Millis) -> None:
         """Do it when the transaction is committed."""
         transaction = self.admit(number, queue, part, now)
+        size = _size(part)
         transaction.messages += _count(part)
+        transaction.bytes += size
+        self._bytes[transaction.owner] += size
         transaction.parts.append(part)
 
     def spoil(self, number: int, refusal: TandemError) -> None:
@@ -116,13 +132,20 @@ class Transactions:
     def take(self, number: int, now: Millis) -> tuple[list[Part], TandemError | None]:
         """Its parts, and what in it was refused; the transaction is over."""
         transaction = self._get(number, now)
-        del self._open[number]
+        self._drop(number)
         return transaction.parts, transaction.refusal
 
     def _get(self, number: int, now: Millis) -> _Transaction:
         transaction = self._open.get(number)
         if transaction is None or now - transaction.declared_ms >= limits.TRANSACTION_TIMEOUT_MS:
             raise TransactionUnknownError("The transaction does not exist, or is over.")
+        return transaction
+
+    def _drop(self, number: int) -> _Transaction:
+        transaction = self._open.pop(number)
+        self._bytes[transaction.owner] -= transaction.bytes
+        if not self._bytes[transaction.owner]:
+            del self._bytes[transaction.owner]
         return transaction
 
     def next_deadline(self) -> Millis:
@@ -137,7 +160,7 @@ class Transactions:
         could not be committed."""
         held, self.left = self.left, []
         while self.next_deadline() <= now:
-            transaction = self._open.pop(next(iter(self._open)))
+            transaction = self._drop(next(iter(self._open)))
             held += [part for part in transaction.parts if isinstance(part, Held)]
         return held
 
@@ -152,6 +175,21 @@ def _count(part: Part) -> int:
             return 1
         case _:
             return len(part.sequence_numbers)
+
+
+def _size(part: Part) -> int:
+    """What it keeps in memory; not what a message keeps on disk already."""
+    match part:
+        case Send():
+            payloads = [message.payload for message in part.messages]
+            return sum(len(it.head if isinstance(it, LargePayload) else it) for it in payloads)
+        case Settle():
+            texts = len(part.reason or "") + len(part.description or "")
+            return texts + len(encode_edits(part.edits) or b"")
+        case SetSessionState():
+            return len(part.state or b"")
+        case _:
+            return 0
 
 
 def _places(queue: Queue, part: Part) -> list[tuple[int, str | None]]:
@@ -232,7 +270,7 @@ def check_commit(registry: Registry, parts: Sequence[Part], now: Millis) -> None
                     states += queue.sessions.state_cost(session, part.state)
             case Held(entity, _):
                 if entity not in registry.by_id:
-                    raise EntityNotFoundError("the entity of a scheduled message")
+                    raise NotAllowedError("The entity of a scheduled message was deleted.")
     admission.check_session_room(registry.book, sum(sessions.values()) + states)
 
 

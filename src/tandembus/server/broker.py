@@ -83,7 +83,7 @@ class Broker:
         self._writers: list[Callable[[], None]] = []
         self._is_answering = False
         self._owners: dict[int, LinkOwner] = {}
-        self._next_link = 1
+        self._next_link = 0
         self.unfinished_bytes = 0
         """Of large messages that have not come as a whole, over all connections."""
         self.unproven_transactions = 0
@@ -235,11 +235,15 @@ class Broker:
     # --- links ------------------------------------------------------------------------------------
 
     def register(self, owner: LinkOwner) -> int:
-        """A number for a new link, unique in this life of the broker."""
-        number = self._next_link
-        self._next_link += 1
+        """A number for a new link."""
+        number = self.new_number()
         self._owners[number] = owner
         return number
+
+    def new_number(self) -> int:
+        """Unique in this life of the broker."""
+        self._next_link += 1
+        return self._next_link
 
     def unregister(self, number: int) -> None:
         self._owners.pop(number, None)

@@ -1,8 +1,8 @@
 """One AMQP connection of one peer: events in, commands out, answers back as frames.
 
-Here is decided what each link is for; what it then does is `links` and `nodes`. Bytes come in by
-`receive`, and go out by the `write` that the listener gave; everything that piles up in one turn of
-the loop is written at once.
+What a link is for is decided in `attaching`; what it then does is `links` and `nodes`. Bytes come
+in by `receive`, and go out by the `write` that the listener gave; everything that piles up in one
+turn of the loop is written at once.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
@@ -37,8 +38,8 @@ from tandembus.amqp.events import (
 )
 from tandembus.amqp.link import Link
 from tandembus.amqp.session import Session
-from tandembus.changes import EntityKind
-from tandembus.core.access import Claims, Right, path_of, require_right
+from tandembus.core import commands as c
+from tandembus.core.access import Claims, Right, path_of
 from tandembus.core.namespace import Namespace
 from tandembus.errors import (
     EntityNotFoundError,
@@ -49,37 +50,33 @@ from tandembus.errors import (
     UnauthorizedError,
 )
 from tandembus.limits import (
-    BATCH_ENVELOPE,
     CHURN_PER_S,
-    KIB,
     MAX_BATCH_BYTES,
     MAX_UNSTORED_BYTES,
-    PIECE_BYTES,
     TOKEN_TIMEOUT_MS,
 )
 from tandembus.model import NEVER, Millis, Symbol
-from tandembus.names import split
 from tandembus.server import cbs, management
 from tandembus.server.arrival import Unfinished
 from tandembus.server.asking import Asking
+from tandembus.server.attaching import open_link
 from tandembus.server.broker import Broker
 from tandembus.server.cbs import TokenGate, audience_of
-from tandembus.server.links import BATCH_SIZE, DESTINATION, Inlet
+from tandembus.server.links import Inlet
 from tandembus.server.namespaces import Choice, Hosted
-from tandembus.server.nodes import CBS, Node, NodeEnd, NodePairs
+from tandembus.server.nodes import Node, NodeEnd, NodePairs
 from tandembus.server.outlet import Outlet
 from tandembus.server.refusals import told, tracked
 from tandembus.server.requests import Request, parse_request, token_reply
 from tandembus.server.rows import Rows, decide
 from tandembus.server.stored import Stream
-from tandembus.server.transactions import OpenTransactions, Transactor, group_of
+from tandembus.server.transactions import OpenTransactions
 from tandembus.server.turns import Churn, Share
 from tandembus.store.api import Buffer
 
 log = logging.getLogger("tandembus.server")
 
 CONTAINER: Final = "tandem"
-MANAGEMENT: Final = "$management"
 USER_AGENT: Final = Symbol("user-agent")
 PRODUCT: Final = Symbol("product")
 OLD_JAVA: Final = "MSJavaClient"
@@ -98,14 +95,14 @@ class Gateway:
     ) -> None:
         self.broker = broker
         """While there is a choice, one of them; nothing but tokens is taken before it is made."""
-        self._choice = choice
+        self.choice = choice
         self.turns = broker.turns
         self.share = Share(perf_counter())
         self.claims = broker.new_claims()
         self.peer = peer
         self.reads_all_types = False
         """Whether the peer reads every AMQP type; azure-servicebus for Python does not."""
-        self._is_javascript = self.reads_tags_as_text = False
+        self.is_javascript = self.reads_tags_as_text = False
         self._write = write
         self._hang_up = hang_up
         self._on_open = on_open
@@ -121,7 +118,7 @@ class Gateway:
         self._will_write = self._will_stream = False
         self._has_complained = self._is_lost = False
         self._timer: asyncio.TimerHandle | None = None
-        self._nodes = NodePairs(self)
+        self.nodes = NodePairs(self)
         self.connection = Connection(
             Role.SERVER,
             container_id=CONTAINER,
@@ -130,8 +127,12 @@ class Gateway:
             check_plain=None if broker.is_open else self._log_in,
         )
         self.connection.tracked = self._tracked
+        self.connection.lost = self._on_lost
         self._gate = self._gate_of(broker)
         self._rows = Rows(broker.namespace)
+        self._holds = 0
+        """Why nothing is looked at that came behind: requests whose tasks have not begun, detaches
+        that wait for the answers to what came before them."""
         self.transactions = OpenTransactions()
         """Those that this peer has declared, and not discharged."""
         broker.holders.add(self)
@@ -145,7 +146,7 @@ class Gateway:
 
     def _log_in(self, name: str, key: str) -> bool:
         """SASL PLAIN: the name and key of a policy."""
-        if self._choice is not None and self._choice.log_in(name, key):
+        if self.choice is not None and self.choice.log_in(name, key):
             self._choose()
             return True
         grants = self.broker.login(name, key)
@@ -189,6 +190,9 @@ class Gateway:
         """Work on these bytes, for a turn at most. True if that was not all: `receive(b"")`, in
         another turn, goes on."""
         connection = self.connection
+        if self._holds:
+            self._on_events(connection.receive_data(data, 0))
+            return False
         began = perf_counter()
         most, turn_s = self.turns.pace(began)
         until = began + turn_s
@@ -197,13 +201,26 @@ class Gateway:
         self._will_write = True
         try:
             self._on_events(connection.receive_data(data, most))
-            # A request has to begin before what comes behind it: it ends the turn.
             while connection.has_more and not connection.is_paused and perf_counter() < until:
                 self._on_events(connection.receive_data(b"", most))
         finally:
             engine.end_turn()
             self._write_now()
-        return connection.has_more
+        return connection.has_more and not self._holds
+
+    def hold(self) -> None:
+        """Nothing that came behind is looked at before as many calls of `release`."""
+        self._holds += 1
+
+    def release(self) -> None:
+        self._holds -= 1
+        if not self._holds and self.connection.has_more:
+            self.turns.add(self)
+
+    def go_on(self) -> None:
+        """With what was held."""
+        if not self._is_lost and self.receive(b""):
+            self.turns.add(self)
 
     @property
     def is_clogged(self) -> bool:
@@ -319,12 +336,11 @@ class Gateway:
     def _on_events(self, events: list[Event]) -> None:
         """Frames act in their order. One command, one commit and one answer serve many messages,
         where that makes no difference: `Rows` knows where."""
-        rows = self._rows
         for event in events:
-            if not rows.take(event):
-                rows.run()
-                self._on_event(event)
-        rows.run()
+            if not self._rows.take(event):
+                self._rows.run()
+                self._on_event(event)  # which can choose another namespace, and so other rows
+        self._rows.run()
 
     def _on_event(self, event: Event) -> None:
         match event:
@@ -332,10 +348,8 @@ class Gateway:
                 handler = link.context
                 if handler is not None:
                     handler.on_messages([event])
-                else:  # the link was ended while this was on its way
-                    self.spoil(
-                        event.state, NotAllowedError("A message came on a link that had ended.")
-                    )
+                elif event.state is not None:  # the link was ended while this was on its way
+                    self._on_lost(event.state)
             case MessagePart(link):
                 if isinstance(link.context, Inlet):
                     link.context.on_part(event)
@@ -362,18 +376,21 @@ class Gateway:
                     self._has_complained = True
                     log.log(level, "%s: the link %.80r was ended: %s", self.peer, link.name, error)
                 self._forget(link)
-            case SessionEnded(_, links):
+            case SessionEnded(_, links, _, by_peer):
                 for link in links:
                     self._forget(link)
+                if not by_peer:  # what was on its way in it has no effect, and no answer
+                    for number in self.transactions:
+                        self.namespace.spoil(number, NotAllowedError("A session was ended."))
             case Closed(error):
                 if error is not None:
                     log.info("%s: connection closed: %s", self.peer, error)
             case Opened(opened):
                 agent = str((opened.properties or {}).get(USER_AGENT, ""))
                 self.reads_all_types = not agent.startswith("azsdk-python")
-                self._is_javascript = agent.startswith("azsdk-js")
+                self.is_javascript = agent.startswith("azsdk-js")
                 self.reads_tags_as_text = (opened.properties or {}).get(PRODUCT) == OLD_JAVA
-                if self._choice is not None and not self._may_stay(opened.hostname):
+                if self.choice is not None and not self._may_stay(opened.hostname):
                     return
                 if not self.claims.grants:
                     self._token_due_ms = self.broker.steady_ms() + TOKEN_TIMEOUT_MS
@@ -396,25 +413,37 @@ class Gateway:
         handler, link.context = link.context, None
         if handler is not None:
             handler.on_gone()
+        if link.is_ending:
+            # The engine answers in order, so this is answered behind all that came before it.
+            self.hold()
+            self.broker.submit(c.Detach(0), self.claims, partial(self._end_link, link))
+
+    def _end_link(self, link: Link, reply: Any) -> None:
+        link.end()
+        self.write_soon()
+        self.release()
+
+    def _on_lost(self, state: p.DeliveryState) -> None:
+        self.spoil(state, NotAllowedError("A message came on a link that had ended."))
 
     # --- which namespace --------------------------------------------------------------------------
 
     def _may_stay(self, host: str | None) -> bool:
         """The peer has named a host, and shown before what it can show without links."""
-        assert self._choice is not None
-        self._choice.ask_for(host)
-        if not self._choose() and self._choice.has_login:
-            self._end("amqp:not-allowed", self._choice.why_not)
+        assert self.choice is not None
+        self.choice.ask_for(host)
+        if not self._choose() and self.choice.has_login:
+            self._end("amqp:not-allowed", self.choice.why_not)
             return False
         return True
 
     def _choose_by(self, request: Request) -> bytes | None:
         """A token is shown: whose it is, is meant. The reply, if that are several."""
-        assert self._choice is not None
+        assert self.choice is not None
         accepting: list[Hosted] = []
         with suppress(Refused):  # a request without an audience is refused as ever
-            self._choice.ask_for(audience_of(request))
-        for each in self._choice.candidates:
+            self.choice.ask_for(audience_of(request))
+        for each in self.choice.candidates:
             try:
                 cbs.grant_of(request, self._gate_of(each.broker), self.now_ms())
             except EntityNotFoundError:
@@ -422,7 +451,7 @@ class Gateway:
             except TandemError:
                 continue
             accepting.append(each)
-        self._choice.show(accepting)
+        self.choice.show(accepting)
         if self._choose() or not accepting:
             return None
         # A good token, and nothing is granted by it: the SDKs show why a link is refused, and of a
@@ -431,7 +460,7 @@ class Gateway:
 
     def _choose(self) -> bool:
         """Whether it is clear now which is meant."""
-        choice = self._choice
+        choice = self.choice
         if choice is None or choice.only is None:
             return False
         self.broker.holders.discard(self)
@@ -441,93 +470,17 @@ class Gateway:
         self._rows = Rows(self.broker.namespace)
         for grant in choice.grants(choice.only):
             self.claims.add(grant)
-        self._choice = None
+        self.choice = None
         return True
 
     # --- attach -----------------------------------------------------------------------------------
 
     def _attach(self, link: Link) -> None:
+        link.ends_later = True
         try:
-            self._decide(link)
+            open_link(self, link)
         except TandemError as error:
             link.refuse(self.error_of(error))
-
-    def _decide(self, link: Link) -> None:
-        attach = link.remote
-        assert attach is not None
-        group = group_of(link)
-        if isinstance(attach.target, p.Coordinator):
-            if self._choice is not None:
-                raise NotAllowedError(self._choice.why_not)
-            link.context = Transactor(self, link)
-            link.accept()
-            link.grant(100)
-            return
-        node = attach.source if link.is_sender else attach.target
-        address = node.address if isinstance(node, p.Source | p.Target) else None
-        if not address:
-            raise NotAllowedError("The link names no address.")
-        if address.rpartition("/")[2].lower() == CBS:
-            self._nodes.add(link, Node(CBS, None))
-            return
-        if self._choice is not None:
-            if not self._choice.is_known:
-                raise UnauthorizedError(f"A token is required for '{address}'.")
-            raise NotAllowedError(self._choice.why_not)
-        where = split(address)
-        if where.is_management:
-            # Before the entity is looked for: whoever has no right on it learns nothing (S9).
-            if not self.claims.allows_some(f"{where.path}/{MANAGEMENT}", self.now_ms()):
-                raise UnauthorizedError(f"A token is required for '{address}'.")
-            self._check_exists(where.path, address)
-            self._nodes.add(link, Node(MANAGEMENT, where.path))
-        elif link.is_sender:
-            if group is not None:
-                # The right first: whoever has none learns nothing, also not what the root is.
-                require_right(self.claims, where.path, Right.LISTEN, self.now_ms())
-                group.check_receiver(where)
-            outlet = link.context = Outlet(self, link, where.path)
-            outlet.open()
-        else:
-            self._attach_inlet(link, where.path)
-            if group is not None:
-                group.take(where)
-
-    def _attach_inlet(self, link: Link, path: str) -> None:
-        queue, via = self._sendable(path), None
-        assert link.remote is not None
-        destination = (link.remote.properties or {}).get(DESTINATION)
-        if destination is not None:
-            # Send-via: what is sent goes to another entity, by way of this one.
-            if not isinstance(destination, str):
-                raise NotAllowedError(f"'{DESTINATION}' must be a text.")
-            via, path = path, split(destination).path
-            queue = self._sendable(path)
-        inlet = link.context = Inlet(self, link, path, via)
-        size = max(queue.max_message_bytes, 256 * KIB)
-        batch = min(size, MAX_BATCH_BYTES)
-        # The SDK for JavaScript fills its batches by the limit of messages, and sends single
-        # messages without a look at it.
-        announced = batch if self._is_javascript else size
-        if link.accept(max_message_size=announced, properties={BATCH_SIZE: batch}):
-            # The SDK for Python fills its batches by a count that leaves the envelope out. Each
-            # message is held against the limit again, by core.
-            link.max_message_size = size + BATCH_ENVELOPE
-            link.part_bytes = PIECE_BYTES
-            inlet.grant()
-
-    def _sendable(self, path: str) -> Any:
-        """The queue or topic at a path, if the peer may send to it."""
-        require_right(self.claims, path, Right.SEND, self.broker.now_ms())
-        queue = self._check_exists(path, path)
-        if queue.kind not in (EntityKind.QUEUE, EntityKind.TOPIC):
-            raise NotAllowedError(f"Nothing can be sent to '{queue.path}'.")
-        return queue
-
-    def _check_exists(self, path: str, shown: str) -> Any:
-        if path not in self.broker.namespace:
-            raise EntityNotFoundError(shown)
-        return self.broker.namespace.find(path)
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -543,7 +496,7 @@ class Gateway:
             self.spoil(state, error)
             return None, None
         if node.path is None:
-            if self._choice is not None and (unclear := self._choose_by(request)):
+            if self.choice is not None and (unclear := self._choose_by(request)):
                 return unclear, request.reply_to
             put = cbs.answer(request, self._gate, self.claims, self.now_ms())
             reply: bytes | Stream = put.reply

@@ -87,6 +87,8 @@ async def answer(
             # The command goes on; the client has to look what has become of it.
             status, condition = OperationTimeoutError.status, OperationTimeoutError.condition
             text = f"The operation did not complete within {request.timeout_ms} ms."
+            if request.operation not in _CHANGES_NOTHING:
+                broker.spoil(state, OperationTimeoutError(text))
         except (Refused, ProtocolError) as error:
             status, condition, text = error.status, error.condition, str(error)
             retry_after_ms = getattr(error, "retry_after_ms", None)

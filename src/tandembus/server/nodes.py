@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tandembus.server.gateway import Gateway
 
 CBS: Final = "$cbs"
+MANAGEMENT: Final = "$management"
 _CREDIT: Final = 100
 _HEAD: Final = 64 * KIB
 """What is kept of a request that is too large: enough for its properties."""
@@ -127,7 +128,7 @@ class NodePair:
         else:
             self._requests_on[link] = None
             link.keeps_head = _HEAD
-            link.pauses = True  # each request begins before what comes behind it (up to _AT_ONCE)
+            link.pauses = True
             if link.accept(max_message_size=MAX_MANAGEMENT_REQUEST):
                 link.grant(_CREDIT)
 
@@ -141,6 +142,7 @@ class NodePair:
         # read a frame at a time, and one that finds none holds up all others for 0.2 s. With one
         # more to read, its renewer of 300 locks takes 2 s instead of 12, and it has 10.
         link.grant(_CREDIT)
+        self.gateway.hold()
         task = asyncio.get_running_loop().create_task(self._serve(event.payload, event.state))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -169,6 +171,7 @@ class NodePair:
         self._answer(answer, request.reply_to)
 
     async def _serve(self, payload: bytes, state: p.DeliveryState | None) -> None:
+        self.gateway.release()
         if len(self._tasks) > _AT_ONCE and state is None:
             # Many at once are served in turn: a hundred pages of 250 messages are a second's work.
             await self.gateway.turns.turn()

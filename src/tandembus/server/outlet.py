@@ -121,8 +121,14 @@ class Outlet:
         properties: dict[object, object] = {}
         self.session_id = session_id
         # The answer has the filters that are in force (AMQP 1.0 §3.5.3): of others, a JMS selector
-        # among them, the peer must not believe that they are.
-        kept = None if session_id is None else {SESSION_FILTER: session_id}
+        # among them, the peer must not believe that they are. A value is described if it came so:
+        # the SDK for Go reads no others.
+        kept: dict[object, object] | None = None
+        if session_id is not None:
+            asked = (source.filter or {}).get(SESSION_FILTER)
+            kept = {SESSION_FILTER: session_id}
+            if isinstance(asked, types.Described):
+                kept = {SESSION_FILTER: types.Described(asked.descriptor, session_id)}
         source = replace(source, filter=kept)
         if session_id is not None:
             ticks = _UNIX_EPOCH_TICKS + locked_until_ms * 10_000

@@ -8,6 +8,7 @@ after a rollback they are as before.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -64,10 +65,15 @@ class OpenTransactions:
         self._joined: dict[int, list[Joined]] = {}
         self._arrivals: dict[int, list[Arrival]] = {}
         """Large messages that were sent in each."""
+        self.owner = 0
+        """The number by which core knows whose they are."""
         self.asked = 0
         """Declares that core has not answered."""
         self.unproven = 0
         """Those that were declared, or asked for, before any token was shown."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._joined)
 
     def __len__(self) -> int:
         return len(self._joined) + self.asked
@@ -147,6 +153,8 @@ class Transactor:
     def __init__(self, gateway: Gateway, link: Link) -> None:
         self.gateway = gateway
         self.link = link
+        if not gateway.transactions.owner:
+            gateway.transactions.owner = gateway.broker.new_number()
         self._open: dict[int, Millis] = {}
         """When each was declared, oldest first."""
         self._unproven: set[int] = set()
@@ -186,7 +194,7 @@ class Transactor:
         self._count_unproven(is_unproven)
         claims = everything() if is_unproven else gateway.claims
         done = partial(self._declared, delivery_id, is_unproven)
-        gateway.broker.submit(c.Declare(), claims, done)
+        gateway.broker.submit(c.Declare(gateway.transactions.owner), claims, done)
 
     def _declared(self, delivery_id: int, is_unproven: bool, reply: Any) -> None:
         self.gateway.transactions.asked -= 1

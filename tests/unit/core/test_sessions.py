@@ -15,6 +15,7 @@ from tandembus.core.commands import (
     RenewSession,
     SetSessionState,
 )
+from tandembus.core.session_rows import key_of
 from tandembus.core.state import State
 from tandembus.errors import (
     ArgumentError,
@@ -450,3 +451,22 @@ def test_a_session_with_only_a_locked_message_is_listed(sessions: World) -> None
     sessions.take(accepted.link, 9)
     assert sessions.do(ListSessions("q")) == ("a", "b")
     assert states(sessions.browse("q", session="b")) == [State.LOCKED, State.LOCKED]
+
+
+@pytest.mark.req("T14")
+@pytest.mark.parametrize(
+    ("one", "other", "are_same"),
+    [
+        ("Abc", "aBC", True),
+        ("\u00c4", "\u00e4", True),
+        ("\u039f\u0394\u039f\u03a3", "\u03bf\u03b4\u03bf\u03c2", True),
+        ("\u0130", "i\u0307", False),
+        ("\u0131", "i", False),
+        ("\u212a", "k", False),
+        ("stra\u00dfe", "STRASSE", False),
+    ],
+)
+def test_fx19_ids_are_compared_letter_by_letter(one: str, other: str, are_same: bool) -> None:
+    """As .NET does it, without regard to case: no letter is two, and none beyond ASCII is one of
+    ASCII."""
+    assert (key_of(one) == key_of(other)) is are_same

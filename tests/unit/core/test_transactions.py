@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tandembus import limits
-from tandembus.core.commands import Declare, Discharge, Disposition
+from tandembus.core.commands import Declare, Discharge, Disposition, Settle
 from tandembus.core.state import State
 from tandembus.errors import (
     EntityDisabledError,
@@ -15,6 +15,7 @@ from tandembus.errors import (
     NotAllowedError,
     QuotaExceededError,
     Refused,
+    ServerBusyError,
     TransactionUnknownError,
 )
 from tandembus.model import Edits
@@ -23,6 +24,13 @@ from tests.unit.core.world import MINUTE, World, facts, heavy, message, settling
 
 ROOMY_KB = 102_400
 PIECE = heavy(100 << 20)
+
+
+@pytest.fixture(autouse=True)
+def _room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages of `heavy` only say that they are large, and so take no memory."""
+    monkeypatch.setattr(limits, "MAX_TRANSACTION_BYTES", 1 << 40)
+    monkeypatch.setattr(limits, "MAX_ALL_TRANSACTION_BYTES", 1 << 40)
 
 
 @pytest.fixture
@@ -274,3 +282,36 @@ def test_an_unknown_transaction(world: World) -> None:
     transaction = world.do(Declare())
     world.do(Discharge(transaction))
     world.refused(TransactionUnknownError, Discharge(transaction))
+
+
+@pytest.mark.req("T17", "P11")
+def test_what_open_transactions_hold_has_a_bound(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one owner, and of all; bodies, session states, properties to modify. What is discharged,
+    or whose time is over, does not count any more."""
+    monkeypatch.setattr(limits, "MAX_TRANSACTION_BYTES", 20_000)
+    monkeypatch.setattr(limits, "MAX_ALL_TRANSACTION_BYTES", 50_000)
+    world.queue("q")
+    world.queue("s", requires_session=True)
+    world.send("q", "x")
+    (delivery,) = world.receive("q", 1)
+    assert delivery.token is not None
+    large = "x" * 9_000
+    one, other = world.do(Declare(1)), world.do(Declare(1))
+    world.do(world.sending("q", large, transaction=one))
+    world.do(world.sending("q", large, transaction=other))
+    world.refused(ServerBusyError, world.sending("q", large, transaction=other))
+    edits = Edits({"p": large})
+    settle = Settle("q", [delivery.token], Disposition.ABANDON, edits, transaction=one)
+    world.refused(ServerBusyError, settle)
+    others = [world.do(Declare(owner)) for owner in (2, 3, 4)]
+    for number in others:
+        world.do(world.sending("q", large, transaction=number))
+    world.refused(ServerBusyError, world.sending("q", large, transaction=others[0]))
+    world.do(Discharge(one, fail=True))
+    world.do(Settle("q", [delivery.token], Disposition.ABANDON, transaction=other))
+    world.do(world.sending("q", large, transaction=others[0]))
+    world.wait(limits.TRANSACTION_TIMEOUT_MS + 1)
+    world.do(Declare(1))
+    assert not world.namespace._transactions._bytes

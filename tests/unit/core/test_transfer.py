@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tandembus import limits
 from tandembus.changes import Mode
 from tandembus.core import commands as c
 from tandembus.core.access import Claims, Grant, Right, require
@@ -26,6 +27,13 @@ from tests.unit.core.world import MINUTE, SECOND, World, heavy, message, settlin
 
 HERE = Path(__file__).parent
 TRANSFER = "q/$Transfer/$DeadLetterQueue"
+
+
+@pytest.fixture(autouse=True)
+def _room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages of `heavy` only say that they are large, and so take no memory."""
+    monkeypatch.setattr(limits, "MAX_TRANSACTION_BYTES", 1 << 40)
+    monkeypatch.setattr(limits, "MAX_ALL_TRANSACTION_BYTES", 1 << 40)
 
 
 def refusing(world: World) -> None:

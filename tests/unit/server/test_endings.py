@@ -4,17 +4,19 @@ transactions whose time is over. Nobody else is harmed, and nothing is kept."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from tandembus.amqp import performatives as p
-from tandembus.amqp.events import Dispositions, LinkDetached
-from tandembus.amqp.fast import disposition_frame, encode_state
-from tandembus.amqp.message import encode_message
+from tandembus.amqp.events import Dispositions, Event, LinkDetached
+from tandembus.amqp.fast import decode_disposition, disposition_frame, encode_state
+from tandembus.amqp.message import AmqpMessage, encode_message
+from tandembus.amqp.types import Described, ULong
 from tandembus.core import commands as c
 from tandembus.core.access import everything
+from tandembus.core.state import State
 from tandembus.errors import (
     EntityNotFoundError,
     MessageSizeExceededError,
@@ -36,6 +38,7 @@ from tandembus.server.links import Inlet
 from tandembus.server.management import _check_size
 from tandembus.server.outlet import SESSION_FILTER
 from tandembus.server.stored import PieceReader
+from tandembus.server.turns import Turns
 from tandembus.settings import QueueSettings
 from tests.conformance.dotnet.test_findings import receiver, sender
 from tests.unit.core.world import message
@@ -521,7 +524,7 @@ def test_the_sdk_for_javascript_is_told_the_limit_of_a_batch() -> None:
         await scene.broker.execute(c.CreateQueue("large", LARGE), everything())
         sizes = []
         for is_javascript in (False, True):
-            scene.gateway._is_javascript = is_javascript
+            scene.gateway.is_javascript = is_javascript
             link = sender(scene, "large")
             await settle_down(scene)
             sizes.append(link.remote.max_message_size)
@@ -644,5 +647,215 @@ def test_an_oversized_request_does_not_answer_for_another_message_of_its_id() ->
         assert told.state == p.ACCEPTED
         assert [link.unsettled for link in its_session.links.values()] == [0, 0]
         assert scene.broker.namespace.find("q").active_count == 1
+
+    play(work)
+
+
+def together(scene: Scene) -> bytes:
+    """What the client has to say, in one piece."""
+    return b"".join(map(bytes, scene.client.data_to_send()))
+
+
+def discharged(scene: Scene, coordinator: Any) -> p.DeliveryState | None:
+    """The answer to the discharge."""
+    answers = [
+        it.state
+        for it in scene.events
+        if isinstance(it, Dispositions) and it.deliveries and it.deliveries[0].link is coordinator
+    ]
+    return answers[-1]
+
+
+def is_rolled_back(state: p.DeliveryState | None) -> bool:
+    return (
+        isinstance(state, p.Rejected)
+        and state.error is not None
+        and state.error.condition == "amqp:transaction:rollback"
+    )
+
+
+class Eager:
+    """A peer whose rest is served in the next turn, as that of a listener."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+
+    def go_on(self) -> None:
+        if self.scene.gateway.receive(b""):
+            self.scene.gateway.turns.add(self)
+
+
+@pytest.mark.req("T23")
+@pytest.mark.parametrize("is_detached", [False, True])
+def test_a_commit_does_not_overtake_a_request_before_it(is_detached: bool) -> None:
+    """Also if a turn is due before the task of the request begins; and if the links of the request
+    go in between."""
+
+    async def work(scene: Scene) -> None:
+        coordinator, txn_id = await declared(scene)
+        asks = sender(scene, "q/$management")
+        await settle_down(scene)
+        payload = encode_message(body=b"x", scheduled_ms=scene.clock.now_ms() + 60_000)
+        body = {"messages": [{"message": payload, "message-id": "m"}]}
+        request = encode_request("com.microsoft:schedule-message", body)
+        asks.deliver(b"a", [request], settled=True, state=p.TransactionalState(txn_id))
+        if is_detached:
+            asks.detach()
+        coordinator.deliver(b"e", [discharge(txn_id, fail=False)])
+        scene.events.clear()
+        scene.gateway.turns.add(Eager(scene))
+        scene.gateway.receive(together(scene))
+        await settle_down(scene)
+        assert discharged(scene, coordinator) == p.ACCEPTED
+        shown = await scene.broker.execute(c.Browse("q", 0, 9), everything())
+        assert [each.state for each in shown] == [State.SCHEDULED]
+
+    play(work)
+
+
+@pytest.mark.req("T23")
+@pytest.mark.parametrize("what", ["link", "session", "rule", "peer"])
+def test_a_transaction_whose_link_ends_under_a_message_is_not_committed(what: str) -> None:
+    """The message is a part of it that has no effect: whoever ended the link or the session, and
+    whether by a rule that was broken."""
+
+    async def work(scene: Scene) -> None:
+        coordinator, txn_id = await declared(scene)
+        state = p.TransactionalState(txn_id)
+        session = scene.client.begin()
+        sends = session.attach("x", is_sender=True, source=p.Source("me"), target=p.Target("q"))
+        good = sender(scene, "q")
+        await settle_down(scene)
+        good.deliver(b"g", [encode_message(body=b"good", message_id="g")], state=state)
+        await settle_down(scene)
+        large = encode_message(body=bytes(200_000), message_id="x")
+        sends.deliver(b"a", [large], state=state)
+        data = together(scene)
+        first = int.from_bytes(data[:4], "big")
+        assert first < len(data), "several frames"
+        scene.gateway.receive(data[:first])
+        sessions = scene.gateway.connection.sessions
+        (link,) = [it for each in sessions for it in each.links.values() if it.name == "x"]
+        its_session = link.session
+        events: list[Event] = []
+        match what:
+            case "link":
+                link.context.end(ServerBusyError("why"))
+            case "session":
+                its_session.fail(p.Error("amqp:internal-error"), events)
+                scene.gateway._on_events(events)
+            case "rule":
+                link.fail(p.Error("amqp:invalid-field"), events)
+                scene.gateway._on_events(events)
+            case "peer":
+                its_session.on_detach(p.Detach(sends.handle, True), events)
+                scene.gateway._on_events(events)
+        scene.gateway.receive(data[first:])
+        await settle_down(scene)
+        scene.events.clear()
+        coordinator.deliver(b"e", [discharge(txn_id, fail=False)])
+        await settle_down(scene)
+        assert is_rolled_back(discharged(scene, coordinator))
+        assert scene.broker.namespace.find("q").active_count == 0
+
+    play(work)
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_what_came_before_a_detach_is_answered_before_it(is_closed: bool) -> None:
+    """The SDK for Java settles and detaches at once, and takes a settlement that is not answered
+    then for one that failed. The same for sends and discharges, also with a close behind it."""
+
+    async def work(scene: Scene) -> None:
+        for number in range(5):
+            await scene.broker.execute(c.Send("q", [message(str(number))]), everything())
+        coordinator, txn_id = await declared(scene)
+        takes, sends = receiver(scene, "q"), sender(scene, "q")
+        await settle_down(scene)
+        takes.grant(5)
+        await settle_down(scene)
+        given = scene.received()
+        assert len(given) == 5
+        for event in given:
+            takes.settle([event.delivery_id], p.ACCEPTED, settled=False)
+        sends.deliver(b"s", [encode_message(body=b"x", message_id="x")])
+        coordinator.deliver(b"e", [discharge(txn_id, fail=False)])
+        for link in (takes, sends, coordinator):
+            link.detach()
+        if is_closed:
+            scene.client.close()
+        codes: list[int] = []
+        told: list[Any] = []
+
+        def written(data: Sequence[Any]) -> None:
+            left = b"".join(map(bytes, data))
+            while left:
+                size = int.from_bytes(left[:4], "big")
+                codes.append(left[10])
+                if left[10] == p.DISPOSITION:
+                    told.append(decode_disposition(left, 11, size))
+                left = left[size:]
+
+        scene.gateway._write = written
+        if scene.gateway.receive(together(scene)):
+            scene.gateway.turns.add(Eager(scene))
+        await until(scene, lambda: codes.count(p.DETACH) == 3)
+        await scene.talk()
+        assert sum(last - first + 1 for _, first, last, _, _ in told) == 7
+        assert all(state == p.ACCEPTED for *_, state in told)
+        order = [code for code in codes if code != p.FLOW]
+        last = max(at for at, code in enumerate(order) if code == p.DISPOSITION)
+        assert last < max(at for at, code in enumerate(order) if code == p.DETACH)
+        assert order[0] == p.DISPOSITION
+        assert order[-1] == (p.CLOSE if is_closed else p.DETACH)
+
+    play(work)
+
+
+@pytest.mark.req("T14", "C7")
+@pytest.mark.parametrize("asked", ["one", None])
+@pytest.mark.parametrize("is_described", [False, True])
+def test_a_session_filter_is_answered_in_the_form_in_which_it_came(
+    asked: str | None, is_described: bool
+) -> None:
+    """The SDK for Go sends and reads described filters; those for Java and Python read others."""
+
+    async def work(scene: Scene) -> None:
+        settings = QueueSettings(requires_session=True)
+        await scene.broker.execute(c.CreateQueue("s", settings), everything())
+        letter = AmqpMessage(encode_message(body=b"x", message_id="x", session_id="one"))
+        await scene.broker.execute(c.Send("s", [letter]), everything())
+        code = ULong(0x137000000C)
+        value = Described(code, asked) if is_described else asked
+        link = receiver(scene, "s", filter={SESSION_FILTER: value})
+        await settle_down(scene)
+        assert link.remote is not None
+        assert isinstance(link.remote.source, p.Source)
+        told = (link.remote.source.filter or {})[SESSION_FILTER]
+        assert told == (Described(code, "one") if is_described else "one")
+
+    play(work)
+
+
+def test_a_commit_ends_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It can be a hundred messages to many subscriptions: others are served between two."""
+
+    async def work(scene: Scene) -> None:
+        coordinator, _ = await declared(scene)
+        ids = []
+        for _ in range(9):
+            scene.events.clear()
+            coordinator.deliver(b"d", [DECLARE])
+            await settle_down(scene)
+            (told,) = [it.state for it in scene.events if isinstance(it, Dispositions)]
+            assert isinstance(told, p.Declared)
+            ids.append(told.txn_id)
+        for txn_id in ids:
+            coordinator.deliver(b"e", [discharge(txn_id, fail=False)])
+        monkeypatch.setattr(Turns, "pace", lambda self, now: (1_000, 0.0))
+        turns, has_more = 1, scene.gateway.receive(together(scene))
+        while has_more:
+            turns, has_more = turns + 1, scene.gateway.receive(b"")
+        assert turns >= len(ids)
 
     play(work)
