@@ -326,7 +326,7 @@ class Outlet:
         """Part of a transaction now, and settled only when that is committed: after a rollback the
         peer can still decide about them."""
         if reply is not None:
-            joined.ids = []
+            self.gateway.transactions.leave(joined)
             self._settled(deliveries, joined.answer, False, reply)
             return
         self.link.settle(joined.ids, joined.answer, settled=False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -48,7 +49,7 @@ _ID_BYTES: Final = 8
 _NO_GROUP: Final = object()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Joined:
     """Deliveries that the peer has decided about in a transaction."""
 
@@ -91,6 +92,12 @@ class OpenTransactions:
     def join(self, joined: Joined) -> None:
         """These deliveries are settled when their transaction is committed."""
         self._joined[_number(joined.answer.txn_id)].append(joined)
+
+    def leave(self, joined: Joined) -> None:
+        """They were refused: nothing is to be settled, and nothing is kept for them."""
+        joined.ids = []  # the discharge may have taken it already
+        with suppress(KeyError, ValueError):
+            self._joined[_number(joined.answer.txn_id)].remove(joined)
 
     def keep(self, txn_id: bytes, arrival: Arrival) -> None:
         """A large message was sent: what is on disk of it is dropped after a rollback."""
