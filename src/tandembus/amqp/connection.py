@@ -138,8 +138,7 @@ class Connection:
         self.container_id = container_id
         self.max_frame_size = max_frame_size
         self.channel_max = max_channels - 1
-        self.handle_max = max(255, max_links)
-        self.max_links = max_links
+        self.handle_max, self.max_links = max(255, max_links), max_links
         self.max_message_size = max_message_size
         self.max_partial_bytes = max(4 * max_message_size, MAX_PARTIAL_BYTES)
         """Unfinished messages of all links together: each of thousands could hold one back."""
@@ -152,16 +151,15 @@ class Connection:
         self.context: Any = None
         """For the owner; not looked at here."""
         self.state = ConnectionState.HEADER
-        self.remote_max_frame = MIN_FRAME_BYTES
-        self.remote_channel_max = 65535
+        self.remote_max_frame, self.remote_channel_max = MIN_FRAME_BYTES, 65535
         self.remote_idle_ms: Millis | None = None
         self.incoming: dict[int, Session] = {}
         """Sessions by the peer's channel."""
         self.link_count = self.partial_bytes = self.unsettled_out = 0  # over all sessions
-        self.is_paused = False  # by a message on a link that `pauses`
         self.crowded: set[Session] = set()  # with too many unsettled when a message came
         self.out: list[Buffer] = []
-        self.has_large = False
+        self.has_large = self._is_header_sent = self._is_open_sent = False
+        self.is_paused = False  # by a message on a link that `pauses`
         self.streaming = Streaming()
         self.pending: list[Session] = []
         """Sessions with a disposition that waits for its neighbours."""
@@ -169,9 +167,7 @@ class Connection:
         self._hostname, self._properties, self._is_sasl_required = hostname, properties, use_sasl
         self._sasl: SaslServer | SaslClient | None = None
         self._sasl_out: list[bytes] = []
-        self._is_header_sent = self._is_open_sent = False
-        self._buffer = ReceiveBuffer()
-        self._deadlines = Deadlines()
+        self._buffer, self._deadlines = ReceiveBuffer(), Deadlines()
         if role is Role.SERVER:
             self._sasl = SaslServer(mechanisms, check_plain)
         elif use_sasl:
@@ -294,6 +290,10 @@ class Connection:
     def has_more(self) -> bool:
         """Whether `receive_data` has left something: call it again, with nothing or with more."""
         return self._buffer.rest is not None
+
+    @property
+    def rest_bytes(self) -> int:
+        return 0 if (rest := self._buffer.rest) is None else len(rest[0]) - rest[1]
 
     def receive_data(
         self, data: bytes | bytearray | memoryview, most: int = _NO_LIMIT
@@ -574,13 +574,12 @@ class Connection:
             wish = next((it for it in range(most + 1) if it not in self._sessions), -1)
         if wish < 0:
             raise ArgumentError("The connection has no channel left.")
-        session = self._sessions[wish] = Session(self, wish, initial_id)
-        return session
+        self._sessions[wish] = Session(self, wish, initial_id)
+        return self._sessions[wish]
 
     def _write_begin(self, session: Session, remote_channel: int | None) -> None:
-        begin = Begin(
-            remote_channel, session.initial_id, INCOMING_WINDOW, INCOMING_WINDOW, self.handle_max
-        )
+        windows = INCOMING_WINDOW, INCOMING_WINDOW
+        begin = Begin(remote_channel, session.initial_id, *windows, self.handle_max)
         self.write(begin, session.channel)
 
     def _write_header(self) -> None:

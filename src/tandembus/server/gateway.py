@@ -53,6 +53,7 @@ from tandembus.limits import (
     CHURN_PER_S,
     MAX_BATCH_BYTES,
     MAX_UNSTORED_BYTES,
+    READ_BYTES,
     TOKEN_TIMEOUT_MS,
 )
 from tandembus.model import NEVER, Millis, Symbol
@@ -192,7 +193,7 @@ class Gateway:
         connection = self.connection
         if self._holds:
             self._on_events(connection.receive_data(data, 0))
-            return False
+            return connection.rest_bytes > READ_BYTES  # then nothing more is read meanwhile
         began = perf_counter()
         most, turn_s = self.turns.pace(began)
         until = began + turn_s

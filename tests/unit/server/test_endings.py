@@ -30,6 +30,7 @@ from tandembus.limits import (
     MIN_PIECE_COST,
     PIECE_BYTES,
     PIECES_IN_MEMORY,
+    READ_BYTES,
     TRANSACTION_TIMEOUT_MS,
 )
 from tandembus.model import Millis
@@ -857,5 +858,23 @@ def test_a_commit_ends_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
         while has_more:
             turns, has_more = turns + 1, scene.gateway.receive(b"")
         assert turns >= len(ids)
+
+    play(work)
+
+
+def test_a_peer_whose_rest_is_held_is_not_read_without_bound() -> None:
+    """The disk can stand still while a detach waits for it."""
+
+    async def work(scene: Scene) -> None:
+        scene.gateway.hold()
+        frame = b"\0\0\0\x08\x02\0\0\0" * 1_000
+        reads = 0
+        while not scene.gateway.receive(frame):
+            reads += 1
+            assert reads * len(frame) <= READ_BYTES
+        scene.gateway.release()
+        await settle_down(scene)
+        assert not scene.gateway.connection.has_more
+        assert not scene.is_hung_up()
 
     play(work)
