@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 from tandembus.amqp.events import (
@@ -258,16 +259,11 @@ class Session:
         """The state of the session, and of a link if one is given."""
         if self._pending is not None:
             self.flush()
-        numbers = (
-            self.next_incoming_id, INCOMING_WINDOW, self.next_outgoing_id, INCOMING_WINDOW,
-        )  # fmt: skip
-        if link is None:
-            body = encode_flow(*numbers, echo=echo)
-        else:
-            body = encode_flow(
-                *numbers, link.handle, link.delivery_count, link.credit,
-                drain=link.is_draining, echo=echo,
-            )  # fmt: skip
+        window = INCOMING_WINDOW
+        numbers: list[Any] = [self.next_incoming_id, window, self.next_outgoing_id, window]
+        if link is not None:
+            numbers += [link.handle, link.delivery_count, link.credit]
+        body = encode_flow(*numbers, drain=link is not None and link.is_draining, echo=echo)
         self.connection.out.append(frame(body, self.channel))
 
     def deliver(
@@ -379,8 +375,7 @@ class Session:
 
     def forget_waiting(self, link: Link) -> None:
         """What has not been sent on a link that ends."""
-        if any(waiting.link is link for waiting in self._waiting):
-            self._waiting = deque(it for it in self._waiting if it.link is not link)
+        self._waiting = deque(it for it in self._waiting if it.link is not link)
 
     def release(self, link: Link) -> None:
         """It is detached on both sides: our handle can be used again."""
@@ -410,9 +405,7 @@ class Session:
         """`wish` if no link of ours has it, else the lowest that is free."""
         handle = wish
         if handle in self._handles:
-            handle = 0
-            while handle in self._handles:
-                handle += 1
+            handle = next(it for it in count() if it not in self._handles)
         if self.state is SessionState.MAPPED and handle > self.remote_handle_max:
             raise ArgumentError("The peer takes no more links in this session.")
         return handle
@@ -453,20 +446,15 @@ class Session:
         self.next_incoming_id = (self.next_incoming_id or 0) + 1 & MASK
         link = self.links.get(transfer[0])
         if link is None:
-            if transfer[0] in self._used:
-                if transfer[6] is not None:
-                    self.connection.lost(transfer[6])
-            else:
-                text = f"Handle {transfer[0]}."
-                self.fail(Error("amqp:session:unattached-handle", text), events)
+            if transfer[0] not in self._used:
+                self.fail(Error("amqp:session:unattached-handle", f"Handle {transfer[0]}."), events)
         elif link.state is ATTACHED:
             link.on_transfer(buffer, transfer, end, events)
-            if transfer[6] is not None and LINK[link.state][TRANSFER] is not Action.TAKE:
-                self.connection.lost(transfer[6])
         elif LINK[link.state][TRANSFER] is Action.REFUSE:
             link.fail(Error("amqp:illegal-state", "A transfer before the attach's answer."), events)
-        elif transfer[6] is not None:
-            self.connection.lost(transfer[6])
+        state = transfer[6]
+        if state is not None and (link is None or LINK[link.state][TRANSFER] is not Action.TAKE):
+            self.connection.lost(state)  # it has no effect
 
     def on_disposition(self, disposition: Disposition, events: list[Event]) -> None:
         role, first, last, settled, state = disposition
@@ -510,10 +498,7 @@ class Session:
         waiting: the answer does no harm, and nobody can make us look for them."""
         count = last - first & MASK
         if self.answering and count < 64:
-            for it in range(first, first + count + 1):
-                delivery = self.answering.pop(it & MASK, None)
-                if delivery is not None:
-                    self._leave(delivery.link)
+            self.let_go(it & MASK for it in range(first, first + count + 1))
 
     def on_attach(self, attach: Attach, events: list[Event]) -> None:
         is_sender = attach.role == RECEIVER

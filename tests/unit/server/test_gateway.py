@@ -55,12 +55,21 @@ class Scene:
         return bool(self._hung_up)
 
     async def talk(self, turns: int = 20) -> None:
-        for _ in range(turns):
+        """Say all there is to say, for so many turns; one in which the thread that commits is at
+        work does not count, because a busy machine can hold that up."""
+        engine = self.broker.engine.engine
+        patience = 2_000
+        while turns:
             for data in self.client.data_to_send():
                 has_more = self.gateway.receive(bytes(data))
                 while has_more:
                     has_more = self.gateway.receive(b"")
             await asyncio.sleep(0)
+            if engine.is_writing and patience:
+                patience -= 1
+                await asyncio.sleep(0.0005)
+            else:
+                turns -= 1
 
     def received(self) -> list[MessageReceived]:
         return [event for event in self.events if isinstance(event, MessageReceived)]
