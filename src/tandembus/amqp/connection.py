@@ -92,7 +92,8 @@ _TRANSFER_OPENING: Final = bytes((0x00, 0x53, TRANSFER))
 _DISPOSITION_OPENING: Final = bytes((0x00, 0x53, DISPOSITION))
 _HEADERS: Final = (ConnectionState.HEADER, ConnectionState.AMQP_HEADER)
 _SASL_STATES: Final = (ConnectionState.HEADER, ConnectionState.SASL)
-_OVER: Final = (ConnectionState.CLOSE_SENT, ConnectionState.FINISHED)
+_ENDED: Final[tuple[ConnectionState, ...]] = (ConnectionState.FINISHED,)
+_OVER: Final = (ConnectionState.CLOSE_SENT, *_ENDED)
 _NO_LIMIT: Final = 1 << 62
 _HANDSHAKE: Final = (*_HEADERS, ConnectionState.SASL, ConnectionState.OPEN)
 
@@ -148,8 +149,7 @@ class Connection:
         self.tracked: Callable[[Error], Error] = lambda error: error
         """What is told a peer that broke a rule passes through here: the owner can log it, and add
         to it what leads to the log."""
-        self.context: Any = None
-        """For the owner; not looked at here."""
+        self.context: Any = None  # for the owner; not looked at here
         self.state = ConnectionState.HEADER
         self.remote_max_frame, self.remote_channel_max = MIN_FRAME_BYTES, 65535
         self.remote_idle_ms: Millis | None = None
@@ -357,13 +357,13 @@ class Connection:
                     end = self._on_odd_frame(whole, at, events)
                     if not end:
                         break
-                if self.is_finished:
+                if self.state in _ENDED:
                     return events
                 at = end
         except ProtocolError as error:
             self.fail("amqp:decode-error", str(error), events)
             return events
-        if at < size and not self.is_finished:
+        if at < size and self.state not in _ENDED:
             self._keep(whole[at:] if at else whole, events)
         return events
 

@@ -337,11 +337,7 @@ class Gateway:
     def _on_events(self, events: list[Event]) -> None:
         """Frames act in their order. One command, one commit and one answer serve many messages,
         where that makes no difference: `Rows` knows where."""
-        for event in events:
-            if not self._rows.take(event):
-                self._rows.run()
-                self._on_event(event)  # which can choose another namespace, and so other rows
-        self._rows.run()
+        self._rows.act(events, self._on_event)
 
     def _on_event(self, event: Event) -> None:
         match event:
@@ -351,6 +347,9 @@ class Gateway:
                     handler.on_messages([event])
                 elif event.state is not None:  # the link was ended while this was on its way
                     self._on_lost(event.state)
+            case Dispositions():
+                if not decide(event):
+                    self.spoil(event.state, MessageLockLostError())
             case MessagePart(link):
                 if isinstance(link.context, Inlet):
                     link.context.on_part(event)
@@ -362,9 +361,6 @@ class Gateway:
                     link.context.on_cut(event)
             case MessageRefused(_, state, error):
                 self.spoil(state, NotAllowedError(error.description or error.condition))
-            case Dispositions():
-                if not decide(event):
-                    self.spoil(event.state, MessageLockLostError())
             case LinkFlow():
                 if event.link.context is not None:
                     event.link.context.on_flow(event)
@@ -468,7 +464,7 @@ class Gateway:
         self.broker = choice.only.broker
         self.broker.holders.add(self)
         self._gate = self._gate_of(self.broker)
-        self._rows = Rows(self.broker.namespace)
+        self._rows.of(self.broker.namespace)
         for grant in choice.grants(choice.only):
             self.claims.add(grant)
         self.choice = None

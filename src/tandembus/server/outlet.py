@@ -273,9 +273,10 @@ class Outlet:
                 partition_id=delivery.sequence_number >> 48 if is_partitioned else None,
                 reads_all_types=reads_all_types,
             )
-            if not isinstance(body, LargePayload):
+            if type(body) is bytes:
                 row.append((delivery_tag(delivery), parts))
                 continue
+            assert isinstance(body, LargePayload)
             link.deliver_row(row, settled=is_settled)
             row = []
             stream = Stream([*parts, PieceReader(engine, delivery.body, body)])

@@ -11,7 +11,7 @@ another entity; all that came before it is done first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from tandembus.amqp.events import Delivery, Dispositions, Event, MessageReceived
 from tandembus.amqp.performatives import Error, Rejected, TransactionalState
@@ -35,8 +35,33 @@ class Rows:
         """Whether an entity has nothing to do with others; kept from read to read."""
         self._generation = -1
 
-    def take(self, event: Event) -> bool:
-        """Add it to a row. False: the caller calls `run`, then handles it alone."""
+    def of(self, namespace: Namespace) -> None:
+        """It is another namespace from now on."""
+        self._namespace = namespace
+        self._generation = -1
+
+    def act(self, events: Sequence[Event], alone: Callable[[Event], None]) -> None:
+        """Do what came in one read. `alone` is called with what is in no row."""
+        if len(events) == 1:
+            alone(events[0])
+            return
+        row: list[MessageReceived | Delivery] = []
+        link = None  # whose messages continue the row, without another look
+        for event in events:
+            if type(event) is MessageReceived and event[0] is link and event[6] is None:
+                row.append(event)
+            elif self._take(event):
+                link = None
+                if type(event) is MessageReceived:
+                    link, row = event.link, self._last[event.link.context.entity].items
+            else:
+                self._run()
+                alone(event)
+                link = None
+        self._run()
+
+    def _take(self, event: Event) -> bool:
+        """Add it to a row. False: it belongs in none."""
         if type(event) is MessageReceived:
             handler = event.link.context
             if event.state is not None or type(handler) is not Inlet:
@@ -81,7 +106,7 @@ class Rows:
             row.items += deliveries[place:end]
         return True
 
-    def run(self) -> None:
+    def _run(self) -> None:
         """Do all that was taken."""
         if self._rows:
             rows, self._rows = self._rows, []
