@@ -50,7 +50,6 @@ from tandembus.amqp.performatives import (
     TRANSFER,
     Begin,
     Close,
-    DeliveryState,
     Error,
     Open,
     Properties,
@@ -69,7 +68,7 @@ from tandembus.amqp.sasl import (
     SaslServer,
     Step,
 )
-from tandembus.amqp.session import INCOMING_WINDOW, MAPPED, Session
+from tandembus.amqp.session import INCOMING_WINDOW, Session
 from tandembus.amqp.states import CONNECTION, SESSION, Action, ConnectionState
 from tandembus.amqp.states import Role as Role
 from tandembus.amqp.types import Buffer, decode_descriptor
@@ -144,8 +143,8 @@ class Connection:
         self.max_partial_bytes = max(4 * max_message_size, MAX_PARTIAL_BYTES)
         """Unfinished messages of all links together: each of thousands could hold one back."""
         self.idle_timeout_ms = idle_timeout_ms
-        self.lost: Callable[[DeliveryState], None] = lambda state: None
-        """Of a transfer that has no effect: its link ended, or broke a rule."""
+        self.lost: Callable[[Event], None] = lambda refused: None
+        """Told of a `MessageRefused` where its owner has ended a link."""
         self.tracked: Callable[[Error], Error] = lambda error: error
         """What is told a peer that broke a rule passes through here: the owner can log it, and add
         to it what leads to the log."""
@@ -339,14 +338,12 @@ class Connection:
                         session = sessions.get(channel)
                         if session is not None:
                             transfer = decode_transfer(whole, at + 11, end)
-                            if session.state is MAPPED:
-                                session.on_transfer(whole, transfer, end, events)
+                            session.on_transfer(whole, transfer, end, events)
                     elif opening == _DISPOSITION_OPENING:
                         session = sessions.get(channel)
                         if session is not None:
                             disposition = decode_disposition(whole, at + 11, end)
-                            if session.state is MAPPED:
-                                session.on_disposition(disposition, events)
+                            session.on_disposition(disposition, events)
                     else:
                         most -= 15
                         self._on_body(whole, at + 8, end, channel, events)
@@ -471,7 +468,9 @@ class Connection:
                 self._on_close(performative, events)
             return
         session = self.incoming.get(channel)
-        if session is None or SESSION[session.state][code] is not Action.TAKE:
+        if session is None:
+            return
+        if SESSION[session.state][code] is not Action.TAKE and code not in (TRANSFER, DISPOSITION):
             return
         if code == FLOW:
             session.on_flow(decode_flow(buffer, list_at, end), events)

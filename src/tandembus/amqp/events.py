@@ -99,12 +99,11 @@ class MessageCut(NamedTuple):
 
 
 class MessageRefused(NamedTuple):
-    """A message that was part of something more (`state`: a transaction) was refused by the link
-    itself, and its sender was told."""
+    """A message that was part of something more (`state`: a transaction) has no effect: the link
+    refused it, and told its sender; or its link or session has ended."""
 
-    link: Link
     state: DeliveryState
-    error: Error
+    error: Error = Error("amqp:link:detach-forced", "A message came on a link that had ended.")
 
 
 class Delivery(NamedTuple):

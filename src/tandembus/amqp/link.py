@@ -145,6 +145,30 @@ class Link:
             return 0
         return max(0, min(self.credit, MAX_UNSETTLED_OUT - self.session.connection.unsettled_out))
 
+    def wish(
+        self,
+        source: Source | None,
+        target: Target | Coordinator | None,
+        settle_modes: tuple[int, int],
+        max_message_size: int | None,
+        properties: Properties | None,
+    ) -> Attach:
+        """The attach by which the peer is asked for this link."""
+        if max_message_size:
+            self.max_message_size = max_message_size
+        self.local = Attach(
+            self.name,
+            self.handle,
+            SENDER if self.is_sender else RECEIVER,
+            *settle_modes,
+            source or Source(),
+            target or Target(),
+            initial_delivery_count=0 if self.is_sender else None,
+            max_message_size=max_message_size,
+            properties=properties,
+        )
+        return self.local
+
     def accept(
         self,
         *,
@@ -534,7 +558,7 @@ class Link:
         """Rejected, so that its sender learns why, and the link lives: a detach in the middle of a
         message is an unknown error to azure-servicebus. One sent settled has no other answer."""
         if state is not None:
-            events.append(MessageRefused(self, state, error))
+            events.append(MessageRefused(state, error))
         if settled:
             self.fail(error, events)
             return
@@ -561,7 +585,7 @@ class Link:
         """The unfinished message will not become whole, and not because its sender aborted it."""
         state = self._partial_of[3]
         if self._partial is not None and state is not None:
-            self.session.connection.lost(state)
+            self.session.connection.lost(MessageRefused(state))
         self.abandon_partial()
 
     def _drop(self) -> None:

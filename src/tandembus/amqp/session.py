@@ -21,6 +21,7 @@ from tandembus.amqp.events import (
     Dispositions,
     Event,
     LinkAttached,
+    MessageRefused,
     SessionEnded,
     WindowOpened,
 )
@@ -40,7 +41,6 @@ from tandembus.amqp.pending import Pending, Streamed, Waiting, rank
 from tandembus.amqp.performatives import (
     FLOW,
     RECEIVER,
-    SENDER,
     TRANSFER,
     Attach,
     Begin,
@@ -142,21 +142,8 @@ class Session:
         if (name, is_sender) in self.attaching:
             raise ArgumentError("A link of that name is being attached.")
         link = Link(self, name, self._free_handle(0), is_sender=is_sender)
-        link.local = Attach(
-            name,
-            link.handle,
-            SENDER if is_sender else RECEIVER,
-            snd_settle_mode,
-            rcv_settle_mode,
-            source or Source(),
-            target or Target(),
-            initial_delivery_count=0 if is_sender else None,
-            max_message_size=max_message_size,
-            properties=properties,
-        )
-        if max_message_size:
-            link.max_message_size = max_message_size
-        self.write(link.local)
+        modes = snd_settle_mode, rcv_settle_mode
+        self.write(link.wish(source, target, modes, max_message_size, properties))
         self._handles.add(link.handle)
         self.attaching[name, is_sender] = link
         self.connection.link_count += 1
@@ -445,7 +432,9 @@ class Session:
     def on_transfer(self, buffer: bytes, transfer: Transfer, end: int, events: list[Event]) -> None:
         self.next_incoming_id = (self.next_incoming_id or 0) + 1 & MASK
         link = self.links.get(transfer[0])
-        if link is None:
+        if self.state is not MAPPED:
+            pass  # it came after our end
+        elif link is None:
             if transfer[0] not in self._used:
                 self.fail(Error("amqp:session:unattached-handle", f"Handle {transfer[0]}."), events)
         elif link.state is ATTACHED:
@@ -454,10 +443,14 @@ class Session:
             link.fail(Error("amqp:illegal-state", "A transfer before the attach's answer."), events)
         state = transfer[6]
         if state is not None and (link is None or LINK[link.state][TRANSFER] is not Action.TAKE):
-            self.connection.lost(state)  # it has no effect
+            events.append(MessageRefused(state))
 
     def on_disposition(self, disposition: Disposition, events: list[Event]) -> None:
         role, first, last, settled, state = disposition
+        if self.state is not MAPPED:
+            if type(state) is TransactionalState:
+                events.append(MessageRefused(state))
+            return
         if last - first & MASK >= HALF:
             self.fail(Error("amqp:invalid-field", "last comes before first."), events)
             return

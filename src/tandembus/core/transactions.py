@@ -63,7 +63,7 @@ class _Transaction:
 
 
 class Transactions:
-    __slots__ = ("_bytes", "_next", "_open", "left")
+    __slots__ = ("_bytes", "_bytes_in_all", "_next", "_open", "left")
 
     def __init__(self) -> None:
         self._open: dict[int, _Transaction] = {}
@@ -71,6 +71,7 @@ class Transactions:
         self._next = 1
         self._bytes: Counter[int] = Counter()
         """What the open ones of each owner hold."""
+        self._bytes_in_all = 0
         self.left: list[Held] = []
         """What those that could not be committed have left."""
 
@@ -96,7 +97,7 @@ class Transactions:
         size = _size(part)
         if (
             self._bytes[transaction.owner] + size > limits.MAX_TRANSACTION_BYTES
-            or self._bytes.total() + size > limits.MAX_ALL_TRANSACTION_BYTES
+            or self._bytes_in_all + size > limits.MAX_ALL_TRANSACTION_BYTES
         ):
             raise ServerBusyError("The open transactions hold too much. Commit them first.")
         if len(queue.parts) > 1:
@@ -110,6 +111,7 @@ class Transactions:
         transaction.messages += _count(part)
         transaction.bytes += size
         self._bytes[transaction.owner] += size
+        self._bytes_in_all += size
         transaction.parts.append(part)
 
     def spoil(self, number: int, refusal: TandemError) -> None:
@@ -144,6 +146,7 @@ class Transactions:
     def _drop(self, number: int) -> _Transaction:
         transaction = self._open.pop(number)
         self._bytes[transaction.owner] -= transaction.bytes
+        self._bytes_in_all -= transaction.bytes
         if not self._bytes[transaction.owner]:
             del self._bytes[transaction.owner]
         return transaction

@@ -62,12 +62,12 @@ def open_link(gateway: Gateway, link: Link) -> None:
         outlet = link.context = Outlet(gateway, link, where.path)
         outlet.open()
     else:
-        _open_inlet(gateway, link, where.path)
-        if group is not None:
+        if _open_inlet(gateway, link, where.path) and group is not None:
             group.take(where)
 
 
-def _open_inlet(gateway: Gateway, link: Link, path: str) -> None:
+def _open_inlet(gateway: Gateway, link: Link, path: str) -> bool:
+    """Whether the link is there now."""
     queue, via = _sendable(gateway, path), None
     assert link.remote is not None
     destination = (link.remote.properties or {}).get(DESTINATION)
@@ -83,12 +83,14 @@ def _open_inlet(gateway: Gateway, link: Link, path: str) -> None:
     # The SDK for JavaScript fills its batches by the limit of messages, and sends single messages
     # without a look at it.
     announced = batch if gateway.is_javascript else size
-    if link.accept(max_message_size=announced, properties={BATCH_SIZE: batch}):
-        # The SDK for Python fills its batches by a count that leaves the envelope out. Each message
-        # is held against the limit again, by core.
-        link.max_message_size = size + BATCH_ENVELOPE
-        link.part_bytes = PIECE_BYTES
-        inlet.grant()
+    if not link.accept(max_message_size=announced, properties={BATCH_SIZE: batch}):
+        return False
+    # The SDK for Python fills its batches by a count that leaves the envelope out. Each message is
+    # held against the limit again, by core.
+    link.max_message_size = size + BATCH_ENVELOPE
+    link.part_bytes = PIECE_BYTES
+    inlet.grant()
+    return True
 
 
 def _sendable(gateway: Gateway, path: str) -> Queue:

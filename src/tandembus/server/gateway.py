@@ -65,7 +65,7 @@ from tandembus.server.broker import Broker
 from tandembus.server.cbs import TokenGate, audience_of
 from tandembus.server.links import Inlet
 from tandembus.server.namespaces import Choice, Hosted
-from tandembus.server.nodes import Node, NodeEnd, NodePairs
+from tandembus.server.nodes import Node, NodeEnd, NodePair, NodePairs
 from tandembus.server.outlet import Outlet
 from tandembus.server.refusals import told, tracked
 from tandembus.server.requests import Request, parse_request, token_reply
@@ -117,7 +117,7 @@ class Gateway:
         """By when the peer must have brought a token."""
         self._loop = asyncio.get_running_loop()
         self._will_write = self._will_stream = False
-        self._has_complained = self._is_lost = False
+        self._has_complained = self._is_lost = self._is_cut = False
         self._timer: asyncio.TimerHandle | None = None
         self.nodes = NodePairs(self)
         self.connection = Connection(
@@ -128,7 +128,7 @@ class Gateway:
             check_plain=None if broker.is_open else self._log_in,
         )
         self.connection.tracked = self._tracked
-        self.connection.lost = self._on_lost
+        self.connection.lost = self._on_event
         self._gate = self._gate_of(broker)
         self._rows = Rows(broker.namespace)
         self._holds = 0
@@ -171,9 +171,11 @@ class Gateway:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether nothing is unsettled on either side."""
+        """Whether nothing is unsettled on either side, and nothing waits to be looked at."""
         sessions = self.connection.sessions
-        return not any(link.unsettled for each in sessions for link in each.links.values())
+        return not self._holds and not any(
+            link.unsettled for each in sessions for link in each.links.values()
+        )
 
     def hang_up(self) -> None:
         """Something of this connection failed here: the peer connects again, and goes on."""
@@ -193,7 +195,7 @@ class Gateway:
         connection = self.connection
         if self._holds:
             self._on_events(connection.receive_data(data, 0))
-            return connection.rest_bytes > READ_BYTES  # then nothing more is read meanwhile
+            return False
         began = perf_counter()
         most, turn_s = self.turns.pace(began)
         until = began + turn_s
@@ -215,13 +217,17 @@ class Gateway:
 
     def release(self) -> None:
         self._holds -= 1
-        if not self._holds and self.connection.has_more:
+        if not self._holds and (self.connection.has_more or self._is_cut):
             self.turns.add(self)
 
     def go_on(self) -> None:
-        """With what was held."""
-        if not self._is_lost and self.receive(b""):
+        """With what was held, or had not been looked at when the transport went."""
+        if self._is_lost:
+            return
+        if self.receive(b""):
             self.turns.add(self)
+        elif self._is_cut:
+            self.lost()
 
     @property
     def is_clogged(self) -> bool:
@@ -246,15 +252,21 @@ class Gateway:
                 self._resume(session)
 
     def _resume(self, session: Session) -> None:
+        pairs: dict[NodePair, None] = {}
         for link in session.links.values():
-            if isinstance(link.context, Outlet | NodeEnd):
+            if isinstance(link.context, Outlet):
                 link.context.resume()
+            elif isinstance(link.context, NodeEnd):
+                pairs[link.context.pair] = None
+        for pair in pairs:
+            pair.go_on()
 
     @property
     def can_read(self) -> bool:
         return (
             self.connection.can_read
             and self.unfinished.unstored_bytes < MAX_UNSTORED_BYTES
+            and not (self._holds and self.connection.rest_bytes > READ_BYTES)
             and not self.broker.engine.is_congested
         )
 
@@ -265,7 +277,7 @@ class Gateway:
 
     def _write_now(self) -> None:
         self._will_write = False
-        if self._is_lost:
+        if self._is_cut:
             return
         data = self.connection.data_to_send()
         if data:
@@ -277,7 +289,13 @@ class Gateway:
             self._loop.call_soon(self._stream)
 
     def lost(self) -> None:
-        """The transport is gone. Locks stay until they run out; sessions are released."""
+        """The transport is gone. Locks stay until they run out; sessions are released. What came
+        before its end is still looked at."""
+        self._is_cut = True
+        if self._holds or self.connection.has_more:
+            if not self._holds:
+                self.turns.add(self)
+            return
         self._is_lost = True
         self.broker.holders.discard(self)
         if self._timer is not None:
@@ -346,7 +364,7 @@ class Gateway:
                 if handler is not None:
                     handler.on_messages([event])
                 elif event.state is not None:  # the link was ended while this was on its way
-                    self._on_lost(event.state)
+                    self._on_event(MessageRefused(event.state))
             case Dispositions():
                 if not decide(event):
                     self.spoil(event.state, MessageLockLostError())
@@ -359,7 +377,7 @@ class Gateway:
             case MessageCut(link):
                 if isinstance(link.context, NodeEnd):
                     link.context.on_cut(event)
-            case MessageRefused(_, state, error):
+            case MessageRefused(state, error):
                 self.spoil(state, NotAllowedError(error.description or error.condition))
             case LinkFlow():
                 if event.link.context is not None:
@@ -373,12 +391,9 @@ class Gateway:
                     self._has_complained = True
                     log.log(level, "%s: the link %.80r was ended: %s", self.peer, link.name, error)
                 self._forget(link)
-            case SessionEnded(_, links, _, by_peer):
+            case SessionEnded(_, links):
                 for link in links:
                     self._forget(link)
-                if not by_peer:  # what was on its way in it has no effect, and no answer
-                    for number in self.transactions:
-                        self.namespace.spoil(number, NotAllowedError("A session was ended."))
             case Closed(error):
                 if error is not None:
                     log.info("%s: connection closed: %s", self.peer, error)
@@ -419,9 +434,6 @@ class Gateway:
         link.end()
         self.write_soon()
         self.release()
-
-    def _on_lost(self, state: p.DeliveryState) -> None:
-        self.spoil(state, NotAllowedError("A message came on a link that had ended."))
 
     # --- which namespace --------------------------------------------------------------------------
 

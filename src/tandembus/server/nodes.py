@@ -59,9 +59,11 @@ class NodePairs:
         """Answers that wait for credit or for a window, and their bytes."""
         self.waiting_bytes = 0
 
-    def check_room(self) -> None:
-        """Raises if so many answers wait that no further request is served."""
-        if self.waiting >= MAX_WAITING_ANSWERS or self.waiting_bytes >= MAX_WAITING_ANSWERS_BYTES:
+    def check_room(self, node: Node) -> None:
+        """Raises if so many answers wait that no further request is served. Those of `$cbs` are
+        small, and a link must not end because its token could not be renewed."""
+        is_full = node.path is not None and self.waiting_bytes >= MAX_WAITING_ANSWERS_BYTES
+        if self.waiting >= MAX_WAITING_ANSWERS or is_full:
             raise ServerBusyError(
                 f"{self.waiting} answers of {self.waiting_bytes} bytes in all wait to be taken."
             )
@@ -118,6 +120,8 @@ class NodePair:
         self._streams: list[tuple[Link, Stream]] = []
         """Answers with large messages, waiting or on their way."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._places = asyncio.Semaphore(_AT_ONCE)
+        """Of requests in transactions, which are served in their order."""
 
     def add(self, link: Link) -> None:
         link.context = NodeEnd(self, link)
@@ -159,7 +163,7 @@ class NodePair:
         text = self.gateway.error_of(error).description or ""
         self.gateway.spoil(event.state, error)
         try:
-            self._pairs.check_room()
+            self._pairs.check_room(self.node)
             request = parse_head(event.head)
         except TandemError as unreadable:  # not even who asks can be read
             self.gateway.error_of(unreadable)
@@ -171,12 +175,21 @@ class NodePair:
         self._answer(answer, request.reply_to)
 
     async def _serve(self, payload: bytes, state: p.DeliveryState | None) -> None:
+        if state is not None:
+            # What comes behind it waits, also for one of a few places: it can be the discharge.
+            async with self._places:
+                self.gateway.release()
+                await self._answer_to(payload, state)
+            return
         self.gateway.release()
-        if len(self._tasks) > _AT_ONCE and state is None:
+        if len(self._tasks) > _AT_ONCE:
             # Many at once are served in turn: a hundred pages of 250 messages are a second's work.
             await self.gateway.turns.turn()
+        await self._answer_to(payload, state)
+
+    async def _answer_to(self, payload: bytes, state: p.DeliveryState | None) -> None:
         try:
-            self._pairs.check_room()
+            self._pairs.check_room(self.node)
         except TandemError as busy:
             self.gateway.error_of(busy)  # for the log
             self.gateway.spoil(state, busy)
@@ -210,22 +223,22 @@ class NodePair:
             self._waiting.append((link, reply))
             self._count(reply, 1)
 
-    def go_on(self, link: Link) -> None:
+    def go_on(self) -> None:
         """Send what waits, as far as the peer takes it."""
         if not self._waiting:
             return
         kept: deque[tuple[Link, bytes | Stream]] = deque()
         for waiting, reply in self._waiting:
-            if waiting is link and _is_taken(link):
+            if _is_taken(waiting):
                 self._count(reply, -1)
-                _deliver(link, reply)
+                _deliver(waiting, reply)
             else:
                 kept.append((waiting, reply))
         self._waiting = kept
         self.gateway.write_soon()
 
     def flow(self, link: Link, is_drain: bool) -> None:
-        self.go_on(link)
+        self.go_on()
         if is_drain:
             link.drained()
         self.gateway.write_soon()
@@ -280,10 +293,6 @@ class NodeEnd:
 
     def on_cut(self, event: MessageCut) -> None:
         self.pair.cut(event)
-
-    def resume(self) -> None:
-        """The session has room again."""
-        self.pair.go_on(self._link)
 
     def on_flow(self, event: LinkFlow) -> None:
         if self._link.is_sender:

@@ -110,13 +110,12 @@ class Outlet:
         assert remote is not None
         group = group_of(self.link)
         if group is not None:
-            address = split(self.path)
             try:
-                group.check_receiver(address)  # again: another link may have come first
+                group.check_receiver(split(self.path))  # again: another link may have come first
             except TandemError as error:
                 self._refuse(error)
+                self.gateway.broker.submit(c.Detach(self.number), self.gateway.claims, _ignore)
                 return
-            group.take(address)
         source = remote.source or p.Source()
         properties: dict[object, object] = {}
         self.session_id = session_id
@@ -136,6 +135,8 @@ class Outlet:
         assert self._queue is not None
         self._at_once = _at_once(largest_message(self._queue))
         if self.link.accept(source=source, properties=properties):
+            if group is not None:
+                group.take(split(self.path))
             if session_id is not None:
                 self._keep_session(locked_until_ms)
             if self.link.credit > 0 or self.link.is_draining:

@@ -104,6 +104,8 @@ class Peer(asyncio.Protocol):
         if self._web is not None:
             self._web.lost()
         if self._gateway is not None:
+            if self._pending:  # it came before the end
+                self._gateway.receive(self._pending)
             self._gateway.lost()
             self._gateway = None
             self._listener.oversight.connections.closed += 1

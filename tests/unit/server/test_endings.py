@@ -13,6 +13,7 @@ from tandembus.amqp import performatives as p
 from tandembus.amqp.events import Dispositions, Event, LinkDetached
 from tandembus.amqp.fast import decode_disposition, disposition_frame, encode_state
 from tandembus.amqp.message import AmqpMessage, encode_message
+from tandembus.amqp.states import LinkState
 from tandembus.amqp.types import Described, ULong
 from tandembus.core import commands as c
 from tandembus.core.access import everything
@@ -334,7 +335,7 @@ async def declared(scene: Scene) -> tuple[Any, bytes]:
     await settle_down(scene)
     link.deliver(b"d", [DECLARE])
     await settle_down(scene)
-    (state,) = [it.state for it in scene.events if isinstance(it, Dispositions)]
+    state = [it.state for it in scene.events if isinstance(it, Dispositions)][-1]
     assert isinstance(state, p.Declared)
     return link, state.txn_id
 
@@ -863,18 +864,171 @@ def test_a_commit_ends_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_peer_whose_rest_is_held_is_not_read_without_bound() -> None:
-    """The disk can stand still while a detach waits for it."""
+    """The disk can stand still while a detach waits for it. Nothing turns in circles meanwhile."""
 
     async def work(scene: Scene) -> None:
         scene.gateway.hold()
         frame = b"\0\0\0\x08\x02\0\0\0" * 1_000
         reads = 0
-        while not scene.gateway.receive(frame):
+        while scene.gateway.can_read:
+            assert not scene.gateway.receive(frame)
             reads += 1
-            assert reads * len(frame) <= READ_BYTES
+            assert reads * len(frame) <= READ_BYTES + 2 * len(frame)
+        assert not scene.gateway.turns.has_waiting
         scene.gateway.release()
-        await settle_down(scene)
-        assert not scene.gateway.connection.has_more
+        await until(scene, lambda: not scene.gateway.connection.has_more)
         assert not scene.is_hung_up()
+
+    play(work)
+
+
+@pytest.mark.req("T23", "T14")
+def test_a_receiver_that_another_link_has_overtaken_leaves_nothing() -> None:
+    """Two receivers of a transaction group are attached at once, and the answers wait for a commit:
+    the second one is refused after core has attached it. Core forgets it, and its session."""
+
+    async def work(scene: Scene) -> None:
+        settings = QueueSettings(requires_session=True)
+        await scene.broker.execute(c.CreateQueue("s", settings), everything())
+        sends = sender(scene, "q")
+        await settle_down(scene)
+        session = scene.client.begin()
+        session.attach("c", is_sender=True, source=p.Source("me"), target=p.Coordinator())
+        await settle_down(scene)
+        scene.events.clear()
+        sends.deliver(b"t", [encode_message(body=b"x", message_id="x")])
+        session.attach("r1", is_sender=False, source=p.Source("q"), target=p.Target("me"))
+        source = p.Source("s", filter={SESSION_FILTER: "one"})
+        session.attach("r2", is_sender=False, source=source, target=p.Target("me"))
+        scene.gateway.receive(together(scene))
+        await settle_down(scene)
+        (ended,) = [it for it in scene.events if isinstance(it, LinkDetached)]
+        assert ended.link.name == "r2"
+        links = scene.broker.namespace._registry.links
+        assert [queue.path for queue in links.values()] == ["q"]
+        other = receiver(scene, "s", filter={SESSION_FILTER: "one"})
+        await settle_down(scene)
+        assert other.state is LinkState.ATTACHED, "the session is free"
+
+    play(work)
+
+
+@pytest.mark.req("T4")
+def test_what_came_before_the_end_of_the_transport_is_looked_at() -> None:
+    """Also what was held behind a detach, or left for another turn, when the peer hung up."""
+
+    async def work(scene: Scene) -> None:
+        await scene.broker.execute(c.CreateQueue("other"), everything())
+        first, second = sender(scene, "q"), sender(scene, "other")
+        await settle_down(scene)
+        first.deliver(b"a", [encode_message(body=b"x", message_id="a")])
+        first.detach()
+        for number in range(20):
+            letter = encode_message(body=b"x", message_id=str(number))
+            second.deliver(b"%d" % number, [letter], settled=True)
+        scene.client.close()
+        scene.gateway.receive(together(scene))
+        scene.gateway.lost()
+        for _ in range(2_000):
+            if scene.gateway._is_lost:
+                break
+            await asyncio.sleep(0.001)
+        assert scene.broker.namespace.find("q").active_count == 1
+        assert scene.broker.namespace.find("other").active_count == 20
+        assert scene.gateway not in scene.broker.holders
+
+    play(work)
+
+
+def test_a_peer_whose_detach_is_to_be_answered_is_not_at_rest() -> None:
+    """A drain waits for it."""
+
+    async def work(scene: Scene) -> None:
+        sender(scene, "q")
+        await settle_down(scene)
+        rests = [scene.gateway.is_at_rest]
+        scene.gateway.hold()
+        rests.append(scene.gateway.is_at_rest)
+        scene.gateway.release()
+        rests.append(scene.gateway.is_at_rest)
+        assert rests == [True, False, True]
+
+    play(work)
+
+
+@pytest.mark.req("T23")
+def test_a_transaction_is_told_what_was_refused() -> None:
+    """A message that is too large and was sent settled ends its link: the size is the reason."""
+
+    async def work(scene: Scene) -> None:
+        coordinator, txn_id = await declared(scene)
+        link = sender(scene, "q")
+        await settle_down(scene)
+        large = encode_message(body=bytes(400_000), message_id="x")
+        link.deliver(b"a", [large], settled=True, state=p.TransactionalState(txn_id))
+        await settle_down(scene)
+        scene.events.clear()
+        coordinator.deliver(b"e", [discharge(txn_id, fail=False)])
+        await settle_down(scene)
+        told = discharged(scene, coordinator)
+        assert isinstance(told, p.Rejected)
+        assert told.error is not None
+        assert "larger than" in str(told.error.description)
+
+    play(work)
+
+
+@pytest.mark.req("T23")
+def test_a_link_that_was_never_there_is_no_root() -> None:
+    """It was detached before it was answered."""
+
+    async def work(scene: Scene) -> None:
+        await scene.broker.execute(c.CreateQueue("other"), everything())
+        session = scene.client.begin()
+        session.attach("c", is_sender=True, source=p.Source("me"), target=p.Coordinator())
+        await settle_down(scene)
+        session.attach("r1", is_sender=False, source=p.Source("q"), target=p.Target("me")).detach()
+        scene.gateway.receive(together(scene))
+        await settle_down(scene)
+        link = session.attach(
+            "r2", is_sender=False, source=p.Source("other"), target=p.Target("me")
+        )
+        await settle_down(scene)
+        assert link.state is LinkState.ATTACHED
+
+    play(work)
+
+
+@pytest.mark.req("T23")
+@pytest.mark.parametrize("what", ["message", "settlement"])
+def test_what_comes_for_a_session_that_ended_spoils_its_transaction(what: str) -> None:
+    """However it ended; a transaction that has nothing in it can be committed."""
+
+    async def work(scene: Scene) -> None:
+        await scene.broker.execute(c.Send("q", [message("there")]), everything())
+        coordinator, txn_id = await declared(scene)
+        other, other_id = await declared(scene)
+        sends, takes = sender(scene, "q"), receiver(scene, "q")
+        await settle_down(scene)
+        takes.grant(1)
+        await settle_down(scene)
+        (event,) = scene.received()
+        state = p.TransactionalState(txn_id, p.ACCEPTED)
+        if what == "message":
+            link = sends
+            sends.deliver(b"x", [encode_message(body=b"x", message_id="x")], state=state)
+        else:
+            link = takes
+            takes.settle([event.delivery_id], state, settled=False)
+        late = together(scene)
+        channel = link.session.channel
+        scene.gateway.connection.incoming[channel].end(p.Error("amqp:internal-error"))
+        scene.gateway.receive(late)
+        await settle_down(scene)
+        for each, number in ((coordinator, txn_id), (other, other_id)):
+            scene.events.clear()
+            each.deliver(b"e", [discharge(number, fail=False)])
+            await settle_down(scene)
+            assert is_rolled_back(discharged(scene, each)) is (each is coordinator)
 
     play(work)
