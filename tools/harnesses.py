@@ -81,7 +81,7 @@ HARNESSES = (
     Harness("kill", ("CYCLES=6",), "--no-canary", 4.5, SEED, figures=r"\d+ kills:"),
     Harness("priority-order", ("ORDERS=500",), "", 3.0, SEED),
     Harness("sql", ("CASES=10000",), "", 5.4, SEED, figures="disagreements"),
-    Harness("frames", ("READS=300",), "", 4.0, SEED),
+    Harness("frames", ("READS=300",), "", 15.0, SEED),
     Harness("fuzz", ("FRAMES=50000",), "--target decoder --no-canary", 4.4, SEED),
     Harness("outage-hours", ("OUTAGE_HOURS=6", "OUTAGE_SEEDS=1"), "", 2.5, SEED),
     Harness("audit-faults", ("HONEST=1", "FAULTS=100"), "", 25.0, SEED, figures="honest:|planted:"),

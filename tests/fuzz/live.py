@@ -225,6 +225,10 @@ class Stranger:
             raise Violation(f"{gateway.connection.partial_bytes} bytes of unfinished messages")
         check_frames(bytes(self._heard))
         gateway.lost()
+        for _ in range(10_000):  # what came before the end is still looked at
+            if gateway not in self.world.broker.holders:
+                break
+            await turns(1)
         await turns(2)
         self.world.check()
         left = [owner for number, owner in self.world.broker._owners.items()
